@@ -342,7 +342,7 @@ class TestForms:
             assert inner
         with shared as outer, shared as again:
             assert (outer, again) == (False, False)
-        assert shared._entered == []
+        assert not shared._entered
 
     def test_left_by_another_thread(self, redis: Redis) -> None:
         """It was entered here, and is done when it is left there."""

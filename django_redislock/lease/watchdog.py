@@ -418,7 +418,7 @@ class Watchdog:
     def _living(self, lifetime: Lifetime) -> Renewable | None:
         """Return the lease if somebody has it and it is not over. Otherwise forget it."""
         lease = lifetime.lease()
-        if lease is not None and lifetime.sound(now()) and not lease._holds.orphaned:
+        if lease is not None and lifetime.sound(now()) and lease._holds.orphan is None:
             return lease
         claim = lifetime.claim
         if lease is None:
@@ -433,14 +433,14 @@ class Watchdog:
         elif lifetime.over or lifetime.expire() is not None:
             self.forget(claim)
             return None
-        elif lease._holds.orphaned and not lifetime.closing:
+        elif (orphan := lease._holds.orphan) is not None and not lifetime.closing:
             logger.warning(
                 "The event loop of a task that holds %r, taken at %s, was closed: the lease "
                 "is released.",
                 claim.keys.name,
                 claim.label,
             )
-            lease._abandon()
+            lease._abandon(orphan)
         return lease
 
     def _gather(self, until: float) -> list[Lifetime]:

@@ -21,6 +21,7 @@ from typing import Any, Literal, TypedDict, Unpack
 
 from ..base import label
 from ..base.exceptions import LockNotAcquired
+from ..lease.holds import Running
 from ..lease.lease import Lease
 from ..lease.lock import Lock, call, refuse_event_loop
 from ..lease.sides import beside_orm
@@ -117,7 +118,8 @@ class once(FunctionDecorator[Literal["skip"]]):
         self._skips = _one_of(on_conflict, "on_conflict", "skip", "raise") == "skip"
         self._retries = _one_of(on_failure, "on_failure", "retry", "lose") == "retry"
         self._lock = redis_lock(wait=wait, **of_lock)._of_kind("mutex")._advising(INSIDE)
-        self._entered: list[tuple[label.Holding, Any]] = []
+        self._entered: Running[Any, label.Holding] = Running()
+        """The blocks that were entered and not left, in order, and by whom."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._template!r}>"
@@ -138,7 +140,7 @@ class once(FunctionDecorator[Literal["skip"]]):
     def __enter__(self) -> bool:
         block = self._block(self._named())
         first = block.__enter__()
-        self._entered.append((label.holder(), block))
+        self._entered[block] = label.holder()
         return first
 
     def __exit__(self, *error: Any) -> None:
@@ -147,7 +149,7 @@ class once(FunctionDecorator[Literal["skip"]]):
     async def __aenter__(self) -> bool:
         block = self._ablock(self._named())
         first = await block.__aenter__()
-        self._entered.append((label.holder(), block))
+        self._entered[block] = label.holder()
         return first
 
     async def __aexit__(self, *error: Any) -> None:
@@ -207,11 +209,11 @@ class once(FunctionDecorator[Literal["skip"]]):
 
     def _innermost(self) -> Any:
         # Threads and tasks may share this object, and one may leave what another has entered.
-        me = label.holder()
-        mine = [entry for entry in self._entered if entry[0] is me]
-        entry = (mine or self._entered)[-1]
-        self._entered.remove(entry)
-        return entry[1]
+        me, entered = label.holder(), self._entered.copy()
+        mine = [block for block, by in entered.items() if by is me]
+        block = (mine or [*entered])[-1]
+        del self._entered[block]
+        return block
 
     # The coroutines that the twins share.
 

@@ -16,7 +16,6 @@ from django.db import close_old_connections, connections
 from ..base import background
 from ..base.clock import now
 from ..base.rlocks import rlock
-from ..lease.lease import Lease
 from ..lease.watchdog import held
 from ..primitives.ledger import RunInfo, RunOutcome
 from ..transport.server import server_of
@@ -47,7 +46,8 @@ class Workers:
         self._busy: dict[str, JobRun] = {}
         self._waiting: set[str] = set()
         """Ids of coroutines that have not begun."""
-        self._kept: dict[Lease, float] = {}
+        self._kept: dict[Callable[[], None], float] = {}
+        """What releases a lock, and when."""
         self.outcomes: Counter[RunOutcome | None] = Counter()
         """How many runs ended in each way; `None` if the end could not be written."""
         self._changing = rlock()
@@ -108,17 +108,17 @@ class Workers:
         """Release the leases whose `at_least_for` is over. Returns the seconds until the next
         one."""
         with self._changing:
-            over = [lease for lease, until in self._kept.items() if now_all or until <= now()]
-            for lease in over:
-                del self._kept[lease]
+            over = [each for each, until in self._kept.items() if now_all or until <= now()]
+            for release in over:
+                del self._kept[release]
             left = min(self._kept.values(), default=float("inf")) - now()
-        for lease in over:
-            lease._settle()
+        for release in over:
+            release()
         return max(0.0, left)
 
-    def _keep(self, lease: Lease, seconds: float) -> None:
+    def _keep(self, release: Callable[[], None], seconds: float) -> None:
         with self._changing:
-            self._kept[lease] = now() + seconds
+            self._kept[release] = now() + seconds
 
     def _ended(self, job_run: JobRun, ended: RunInfo | None) -> None:
         with self._changing:

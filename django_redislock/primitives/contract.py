@@ -149,6 +149,9 @@ class Claim:
     """An answer was lost, so a request may still be on its way."""
     given_back: bool = False
     """A release was sent whose answer was lost."""
+    released: tuple[str, ...] = ()
+    """The keys of its locks that were released. A release that is repeated, or that another one
+    overtakes, does not find them."""
     guarded: bool = False
     """After lost data the lock is not given to it for a ttl, and its lease is put back."""
     granted: Grant | None = None

@@ -63,7 +63,8 @@ class Script(NamedTuple):
             port.wake_neighbours(claim.keys)
             raise
         if not released:
-            return Refusal(*rest)
+            return None if claim.keys.lock in claim.released else Refusal(*rest)
+        claim.released += (claim.keys.lock,)
         now_us, granted = rest or (0, ())
         if granted:
             # The deadlines count from our sending, since these waiters have the same clock.

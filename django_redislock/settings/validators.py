@@ -240,6 +240,10 @@ def validate_label(value: object, name: str = "label") -> str:
     return value
 
 
+def validate_stacklevel(value: object, name: str = "stacklevel") -> int:
+    return validate_whole(value, name, "frames", 1, 1000, "2")
+
+
 def validate_operator(by: object, reason: object) -> tuple[str, str]:
     """Return who acts, and why, each as one printable line.
 

@@ -12,6 +12,7 @@ from django.http.response import HttpResponseBase, StreamingHttpResponse
 from django.utils.module_loading import import_string
 
 from ..base.exceptions import LockNotAcquired, LockUnavailable
+from ..lease.holds import Running
 from ..lease.lease import Lease
 from ..lease.lock import Lock, ServerOptions
 from ..locks.redis_lock import redis_lock
@@ -87,7 +88,7 @@ class lock_view(ViewDecorator):
         self._response = validate_response(response)
         self._release = release
         self._max_waiters = None if max_waiters is None else validate_max_waiters(max_waiters)
-        self._asking: dict[Lock, None] = {}
+        self._asking: Running[Lock, None] = Running()
         """The locks that requests of this process are asking for, in order of arrival; empty
         without `max_waiters`."""
         lock = redis_lock(None, **options, release=release or "commit")

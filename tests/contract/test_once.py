@@ -230,7 +230,7 @@ class TestOnce:
         assert api.enter(shared, work) is False
         work.may_end.set()
         assert first.result(PATIENCE) is True
-        assert shared._entered == []
+        assert not shared._entered
 
 
 class TestLose:
