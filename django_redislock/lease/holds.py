@@ -17,20 +17,27 @@ import sys
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from ..base.label import Holding
-from ..primitives.contract import run
+from ..primitives.contract import Port, run
 from ..transport.ports import AsyncPort, SyncPort
-
-if TYPE_CHECKING:
-    from .cancellation import Cancellation
-    from .lease import Lease
+from ..transport.server import Server
+from .cancellation import Cancellation
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 _order = itertools.count(1)
+
+
+class Held(Protocol):
+    """What is held: a lease."""
+
+    _server: Server
+
+    async def _end_block(self, port: Port, hold: Hold, error: BaseException | None) -> None: ...
+    def _abandon(self, hold: Hold | None = None) -> None: ...
 
 
 class Hold:
@@ -46,12 +53,12 @@ class Hold:
         """It outlives a block, so `release()` does not end it."""
         self.entered = 0
         """Blocks have a number here, which grows with each one that is entered."""
-        self.lease: weakref.ref[Lease] | None = None
+        self.lease: weakref.ref[Any] | None = None
         """The lease, while the block runs. A weak reference: a block that was left in disorder
         must not keep its lease alive."""
         self.outer: Hold | None = None
         """The block around this one."""
-        self.on_lost: Callable[[Lease], object] | None = None
+        self.on_lost: Callable[[Any], object] | None = None
         self.cancellation: Cancellation | None = None
 
     def begin(self) -> None:
@@ -122,7 +129,7 @@ class Holds(list[Hold]):
             return None
         return next((hold for hold in self.blocks if hold.entered and hold.by is task), None)
 
-    def enter(self, lease: Lease, me: Holding) -> Hold:
+    def enter(self, lease: Held, me: Holding) -> Hold:
         """Return the hold of a block that begins: that of an acquire, or one more."""
         its, number = weakref.ref(lease), next(_order)
         for hold in reversed(self.copy()):
@@ -152,7 +159,7 @@ class Entered:
 
     __slots__ = ()
 
-    def _leaving(self) -> tuple[Hold, Lease]:
+    def _leaving(self) -> tuple[Hold, Held]:
         """Return the block that this thread or task leaves, and its lease."""
         raise NotImplementedError
 

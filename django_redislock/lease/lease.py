@@ -543,6 +543,11 @@ class Lease(Entered):
             if current:
                 hold.begin()
             return hold
+        except LeaseLost:  # whoever has released it, sends the request
+            if hold is not None:
+                hold.leave()
+                self._end(hold)
+            raise
         except BaseException:
             if hold is not None:
                 hold.leave()
