@@ -19,6 +19,7 @@ from django.core import signing
 from django.core.exceptions import ImproperlyConfigured
 from redis import Redis
 
+import django_redislock
 from django_redislock import (
     Lease,
     LeaseLost,
@@ -33,6 +34,7 @@ from django_redislock.lease.lifetime import LeaseState
 from django_redislock.lease.travel import SALT
 from django_redislock.lease.watchdog import watchdog
 from django_redislock.transport.server import server_of
+from tests.processes import ROOT
 from tests.waiting import PATIENCE, eventually
 
 KEY = "redislock:{job}"
@@ -120,6 +122,40 @@ def _nothing_is_locked(redis: Redis, _no_locks_left: None) -> Iterator[None]:
     for key in redis.keys("redislock:{*"):
         if redis.type(key) == b"string":
             assert not OURS.match(redis.get(key) or b"")  # but perhaps a stranger's
+
+
+def names_elsewhere() -> Iterator[tuple[str, str]]:
+    """The public names that a module below the package has, by the pages of the reference."""
+    for page in (ROOT / "docs" / "reference").glob("*.md"):
+        text = page.read_text("utf-8")
+        if title := re.match(r"# `(django_redislock\.(?!contrib)\w+)`", text):
+            for name in re.findall(r"^- `(\w+)`$", text, re.MULTILINE):
+                if name != "periodic":  # the module has this name, and is imported
+                    yield title[1], name
+
+
+class TestImports:
+    """Names of the package are found, or the error says which module has them."""
+
+    @pytest.mark.parametrize(("module", "name"), list(names_elsewhere()))
+    def test_from_the_wrong_module(self, module: str, name: str) -> None:
+        """The error says the line to write, and that line works."""
+        with pytest.raises(ImportError, match=rf"'{name}' is in {module}: write") as caught:
+            exec(f"from django_redislock import {name}")
+        exec(str(caught.value).partition(": write ")[2], names := {})
+        assert name in names
+
+    def test_of_a_name_that_nothing_has(self) -> None:
+        """Python says so, and programs that only look get no error."""
+        with pytest.raises(ImportError, match="cannot import name 'redislok'"):
+            exec("from django_redislock import redislok")
+        assert not hasattr(django_redislock, "redislok")
+
+    @pytest.mark.parametrize("use", ["periodic(every=60)", "periodic(print)"])
+    def test_a_module_as_a_decorator(self, use: str) -> None:
+        """The module has the name of the decorator in it."""
+        with pytest.raises(TypeError, match=r"a module .*write from django_redislock\.periodic "):
+            exec(f"from django_redislock import periodic; {use}")
 
 
 class TestNames:

@@ -264,16 +264,19 @@ class TestE001:
             "REDISLOCK['LOCKS'] has the key 3; write a str",
         ]
         assert [message.hint for message in messages] == [
-            '"TTL": 30',
-            '"TTL": 30 for how long a lease lives; "WAIT": 10 for how long to wait',
-            '"TTL": 30',
-            "Remove it.",
-            '"WAIT": 10',
-            '"PREFIX": "redislock"',
-            '"TTL": 30',
-            '"WAIT": 10',
-            '"LOCKS": {"report:*": {"TTL": 300}}',
-            '"LOCKS": {"report:*": {"TTL": 300}}',
+            'REDISLOCK["TTL"] = 30',
+            (
+                'REDISLOCK["TTL"] = REDISLOCK.pop("TIMEOUT")'
+                '  # or "WAIT", if it is for how long to wait for a lock'
+            ),
+            'REDISLOCK["TTL"] = REDISLOCK.pop("TLL")',
+            'del REDISLOCK["AUTO"]',
+            'REDISLOCK["WAIT"] = REDISLOCK.pop("wait")',
+            'REDISLOCK["PREFIX"] = "redislock"',
+            'REDISLOCK["LOCKS"]["a"]["TTL"] = 30',
+            'REDISLOCK["LOCKS"]["a"]["WAIT"] = REDISLOCK["LOCKS"]["a"].pop("WIAT")',
+            'REDISLOCK["LOCKS"]["b"] = {"TTL": 300}',
+            'del REDISLOCK["LOCKS"][3]',
         ]
         assert {message.obj for message in messages} == {"REDISLOCK"}
 
@@ -361,7 +364,6 @@ class TestE002:
             assert ids([message]) == ["E002"]
             assert says in str(message.msg)
             assert message.obj == "CACHES['locks']"
-            assert str(message.hint).startswith('CACHES = {"locks": {"BACKEND": "django_redis.')
             assert check_deployment() == []
             with suppress(AttributeError):  # one that could not even be made
                 del django_caches["locks"]  # django-redis 6.0 can't close what it can't use
@@ -379,9 +381,9 @@ class TestW001:
     @pytest.mark.parametrize(
         ("name", "hint"),
         [
-            ("report:{report.pk}", '"report:*": {'),
-            ("a:{b}:c:{d}", '"a:*:c:*": {'),
-            ("a}", '"a": {'),
+            ("report:{report.pk}", '["report:*"] ='),
+            ("a:{b}:c:{d}", '["a:*:c:*"] ='),
+            ("a}", '["a"] ='),
         ],
     )
     def test_a_template(self, name: str, hint: str) -> None:
@@ -437,13 +439,12 @@ class TestW002:
         """It is what `from django.core.cache import cache` means."""
         told = advice(caches(NOWHERE, **TIMEOUTS))
         assert list(told) == ["W002"]
-        assert 'REDISLOCK["USING"] = "locks"' in str(told["W002"].hint)
 
     def test_the_hint_names_a_database_that_is_free(self) -> None:
-        """Pasted as it is, it is the end of the matter."""
+        """No other entry uses it."""
         entries = {number: caches(f"redis://localhost:1/{number}")["default"] for number in "012"}
         told = advice({"default": entries["1"], **entries}, USING="default")
-        assert "redis://localhost:6379/3" in str(told["W002"].hint)
+        assert "redis://localhost:1/3" in str(told["W002"].hint)
 
     @pytest.mark.parametrize(
         "other",
@@ -479,7 +480,7 @@ class TestW002:
             {name: {**one, "OPTIONS": TIMEOUTS} for name, one in entries.items()}, **APART
         )
         assert list(told) == ["W002"]
-        assert "another-database" in str(told["W002"].hint)
+        assert "a server of their own" in str(told["W002"].hint)
 
     @pytest.mark.parametrize(
         "location", ["redis://localhost:1/1", "redis://localhost:2/0", "unix:///x?db=0", "1.2.3.4"]
@@ -528,7 +529,6 @@ class TestW003:
         pool = {"CONNECTION_POOL_KWARGS": self.NONE}
         told = advice({"default": CACHE, "locks": caches(NOWHERE, **pool)["default"]}, **APART)
         assert list(told) == ["W003"]
-        assert told["W003"].hint == '"OPTIONS": {"SOCKET_CONNECT_TIMEOUT": 2, "SOCKET_TIMEOUT": 5}'
 
     @pytest.mark.parametrize(
         ("url", "pool"),
@@ -628,8 +628,8 @@ class TestW006:
         with configured(JOBS={"shop.*": {"EVERY": 0}, "a": 3}):
             assert check_jobs() == []
             assert [message.hint for message in static()] == [
-                '"EVERY": 300',
-                '"JOBS": {"shop.periodic.report": {"EVERY": 300}}',
+                'REDISLOCK["JOBS"]["shop.*"]["EVERY"] = 300',
+                'REDISLOCK["JOBS"]["a"] = {"EVERY": 300}',
             ]
 
 
@@ -658,9 +658,6 @@ class TestE004:
         assert one.msg.startswith(
             "REDISLOCK['LOCKS']['exports']: after_loss='wait' is for a mutex, not for a semaphore."
         )
-        assert one.hint == '"LOCKS": {"exports": {"AFTER_LOSS": "go"}}'
-        settings.REDISLOCK["LOCKS"]["exports"]["AFTER_LOSS"] = "go"
-        assert not static()
 
     def test_a_cluster(self, settings: Any) -> None:
         settings.CACHES = {

@@ -12,7 +12,7 @@ from ..lease.lock import Lock
 from ..primitives import record
 from ..primitives.contract import run
 from ..primitives.keys import Keys, validate_name
-from ..settings.validators import refuse_unknown, validate_kept
+from ..settings.validators import OF_A_RESULT, refuse_unknown, validate_kept
 from ..transport.ports import AsyncPort, SyncPort
 from ..transport.server import server_of
 
@@ -70,7 +70,7 @@ async def _initialise(
 ) -> Any:
     ttl = validate_kept(given.pop("ttl", None))
     of_lock = {option: given.pop(option) for option in ("using", "scope") if option in given}
-    refuse_unknown(given, "initialise")
+    refuse_unknown(given, "initialise", OF_A_RESULT)
     lock = Lock(f"initialise:{validate_name(name)}", **of_lock)
     keys = lock._keys()
     port = port_type(server_of(lock._policy().using))

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Unpack
 
 from ..base import label
-from ..base.exceptions import LockReentered
 from ..base.holder import Holder
 from ..lease.lease import Lease
 from ..lease.lock import Lock, OnConflict_co, Options
@@ -108,6 +107,7 @@ class MultiLock(FunctionDecorator[OnConflict_co], Lock):
         keys: Any,
         primitive: Primitive,
         me: label.Holding,
+        wait: float | None,
     ) -> Lease | None:
         there = [held(server, its.lock, me) for its in keys.parts]
         mine = [
@@ -119,8 +119,9 @@ class MultiLock(FunctionDecorator[OnConflict_co], Lock):
         ]
         own = next((lease for lease in mine if lease._lifetime.alive), None)
         if own is not None and not all(own in leases for leases in there):
-            raise LockReentered(own.name, own.label, ADVICE)
-        return self._held_already(primitive, [own] if own else [], me)
+            self._refuse_own(own, wait, ADVICE)
+            return None
+        return self._held_already(primitive, [own] if own else [], me, wait)
 
     async def _look(self, port_type: type[SyncPort | AsyncPort]) -> list[Sight]:
         port = port_type(server_of(self._policy().using))

@@ -22,7 +22,7 @@ class redis_lock(FunctionDecorator[OnConflict_co], Lock):
     as `"invoice:{invoice.pk}"`, by a function of the arguments, or by default it is the function's
     dotted path.
 
-    Times are seconds. All arguments but the last four have a setting of the same name, which
+    Times are seconds. All arguments but the last five have a setting of the same name, which
     decides where the argument is not given; docs/settings.md has a table of both.
 
     * `using`: the alias of CACHES; by default "default".
@@ -44,6 +44,8 @@ class redis_lock(FunctionDecorator[OnConflict_co], Lock):
     * `scope`: None leaves the scope, such as a tenant, out of the name; by default the setting
       decides.
     * `label`: where the lock is taken, for people; by default the line of code.
+    * `stacklevel`: the line of code that becomes the label; by default 1, the line that takes the
+      lock. 2: the line that calls the function with that line.
     * `reentrant`: the thread or task that holds the lock may take it again; by default False.
     * `on_lost`: called with the lease, in a thread of its own, when the lease is lost.
     * `cancel_on_lost`: cancel the asyncio task that holds the lease when it is lost; by default

@@ -114,7 +114,7 @@ def operator() -> str:
     """Return who runs this command: user@host, as the operating system knows them."""
     try:
         user = getpass.getuser()
-    except (KeyError, OSError):  # in a container users often have no names
+    except (KeyError, OSError, ImportError):  # in a container users often have no names
         user = f"uid {os.getuid()}" if hasattr(os, "getuid") else "somebody"
     return label.clean(f"{user}@{socket.gethostname()}")
 
@@ -127,12 +127,16 @@ class _Named(Protocol):
 Job = TypeVar("Job", bound=_Named)
 
 
+NO_JOBS = "There are no jobs: no periodic.py of an installed app has an @periodic function."
+
+
 def job_of_name(name: str, jobs: Sequence[Job]) -> Job:
     for job in jobs:
         if job.name == name:
             return job
-    names = ", ".join(job.name for job in jobs) or "none"
-    raise CommandError(f"There is no job {name!r}. There are: {names}.", returncode=USAGE)
+    names = ", ".join(job.name for job in jobs)
+    there = f"There is no job {name!r}. There are: {names}." if names else NO_JOBS
+    raise CommandError(there, returncode=USAGE)
 
 
 def command_line(subcommand: str, given: Mapping[str, Any], names: Sequence[str] = ()) -> str:

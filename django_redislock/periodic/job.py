@@ -38,6 +38,7 @@ class JobOptions(TypedDict, total=False):
     tz: tzinfo | str | None
     """The time zone of a cron expression; by default `TIME_ZONE`."""
     enabled: bool
+    """Whether schedulers start the job."""
     at_most_for: float | None
     """The lease is not renewed beyond this time, counted from its start. None: no limit."""
     at_least_for: float

@@ -23,7 +23,7 @@ from ..base.callables import Parameters, kind_of, written
 from ..primitives.keys import validate_name
 from ..settings import conf
 from ..settings.policy import JOB_VALIDATORS
-from ..settings.validators import refuse_unknown
+from ..settings.validators import OF_A_JOB, refuse_unknown
 from .job import LOCK_PREFIX, Job, JobOptions
 from .schedule import Cron, Every, shortest
 
@@ -82,8 +82,7 @@ def _made_twice(known: Job, call: Any) -> bool:
 
 
 def _job(name: Any, call: Callable[[], Any], where: str, given: dict[str, Any]) -> Job:
-    unknown = {what: value for what, value in given.items() if what not in JOB_VALIDATORS}
-    refuse_unknown(unknown, "periodic")
+    refuse_unknown((what for what in given if what not in JOB_VALIDATORS), "periodic", OF_A_JOB)
     values = {field: JOB_VALIDATORS[field](value, field) for field, value in given.items()}
     validate_name(f"{LOCK_PREFIX}{name}" if isinstance(name, str) else name)
     if ("schedule" in values) == ("every" in values):

@@ -23,6 +23,7 @@ from .validators import (
     validate_no_scope,
     validate_on_conflict,
     validate_prefix,
+    validate_problem_type,
     validate_release,
     validate_replicas,
     validate_replicas_timeout,
@@ -119,6 +120,8 @@ class Policy(NamedTuple):
     """A function that returns the text in front of each name, or its dotted path."""
     prefix: Annotated[str, Rule(validate_prefix, Source.PROJECT)] = "redislock"
     """The beginning of all keys. It is the same for all locks."""
+    view_problem_type: Annotated[str, Rule(validate_problem_type, Source.PROJECT)] = "about:blank"
+    """The `type` of the problem details of views. `{code}` stands for the code of the problem."""
     kind: Annotated[str, Rule(one_of(*get_args(Kind)), KIND)] = "mutex"
     """The primitive, one of `kinds.KINDS`."""
     limit: Annotated[int | None, Rule(validate_limit, KIND)] = None

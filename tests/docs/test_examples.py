@@ -651,6 +651,7 @@ EXAMPLES: dict[str, list[Any]] = {
         {"invoice:42"},
         {"invoice:42"},
         importer,
+        {"invoice:7", "row._meta.label_lower:7"},
         told,
         until_the_commit,
         {"nightly", "tree", "feed"},
