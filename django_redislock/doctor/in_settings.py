@@ -188,7 +188,11 @@ def _tenants() -> Iterator[Finding]:
     if "SCOPE" in source() or any(policy.scope for policy in policies()):
         return
     apps = [app for app in settings.INSTALLED_APPS if app.partition(".")[0] in _TENANT_APPS]
-    keyed = [alias for alias, its in settings.CACHES.items() if its.get("KEY_FUNCTION")]
+    keyed = [
+        alias
+        for alias, entry in settings.CACHES.items()
+        if isinstance(entry, dict) and entry.get("KEY_FUNCTION")
+    ]
     seen = [f"INSTALLED_APPS has {app!r}" for app in apps[:1]]
     seen += [f"CACHES[{alias!r}] has a KEY_FUNCTION, which locks don't use" for alias in keyed[:1]]
     if seen:

@@ -11,6 +11,7 @@ import asyncio
 import copy
 import secrets
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -62,7 +63,7 @@ from tests.faults.caches import caches
 from tests.models import Product
 from tests.operations.calling import granted
 from tests.test_decorators import held_elsewhere
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, eventually
 
 SETTINGS = "settings"
 """They are valid, and no check of ours objects."""
@@ -488,6 +489,23 @@ def of_another_user(world: World, text: str) -> None:
     assert world.held == {f"order:{world['pk']}"}
 
 
+def handed_on(world: World, text: str) -> None:
+    """The thread works under the lock, and a second one is not begun."""
+    agent, go_on = SimpleNamespace(pk=7), threading.Event()
+    world["run"] = lambda agent: (world._noted(), go_on.wait(PATIENCE))
+    world.run(text)
+    assert world["start"](agent) is True
+    assert world["start"](agent) is False
+    go_on.set()
+    eventually(lambda: not world.locked())
+    assert world.held == {"agent:7"}
+
+
+def in_parts(world: World, text: str) -> None:
+    """Each part is exported under the lock."""
+    assert world.run(text).held == {"export"}
+
+
 def until_the_commit(world: World, text: str) -> None:
     """Each lock is held until the transaction has ended."""
     held: list[set[str]] = []
@@ -645,6 +663,7 @@ EXAMPLES: dict[str, list[Any]] = {
     "docs/shared.md": [{"exports", "supplier:supplier_id"}, {"catalogue"}, SETTINGS],
     "docs/signals.md": [counted, set()],
     "docs/tenants.md": [tenants, of_django_tenants, shared_by_tenants],
+    "docs/threads.md": [handed_on, in_parts],
     "docs/timestamp-lock.md": [old_client, SETTINGS, old_client],
     "docs/transactions.md": [sold, until_the_commit, SETTINGS, SETTINGS],
     "docs/using.md": [
@@ -653,6 +672,7 @@ EXAMPLES: dict[str, list[Any]] = {
         importer,
         {"invoice:7", "row._meta.label_lower:7"},
         told,
+        {"shop:7"},
         until_the_commit,
         {"nightly", "tree", "feed"},
         told,
