@@ -1,5 +1,7 @@
 """Distributed locks for Django on Redis."""
 
+from typing import TYPE_CHECKING
+
 from .base.exceptions import (
     ComputationFailed,
     EarlyReleaseWarning,
@@ -15,7 +17,7 @@ from .base.exceptions import (
     StaleRead,
 )
 from .base.holder import Holder
-from .lease.current import current_lease
+from .lease.current import current_lease, held
 from .lease.lease import Lease
 from .lease.lifetime import LeaseState
 from .locks.initialise import ainitialise, initialise
@@ -49,6 +51,7 @@ __all__ = [
     "ainitialise",
     "current_lease",
     "deduplicate",
+    "held",
     "initialise",
     "once",
     "redis_lock",
@@ -56,3 +59,30 @@ __all__ = [
 ]
 
 __version__ = "0.1.0.dev0"
+
+_ELSEWHERE = {
+    "cache": "RedisCache",
+    "client": "Lock Locking LockingClient SentinelLockingClient",
+    "cluster": "ClusterConnectionFactory OneAddressConnectionFactory",
+    "commands": "LockedCommand",
+    "fencing": "FencedManager FencedModel FencedQuerySet FencingTokenField",
+    "inspection": "Counts Ending HolderInfo Inspector Kind Listing LockInfo Page Past PastHolder "
+    "State WaiterInfo inspectors",
+    "periodic": "JobInfo JobState Ledger Pause RunInfo RunOutcome RunRequest job_finished "
+    "job_started",
+    "signals": "LockEvent lock_acquired lock_cleared lock_lost lock_not_acquired lock_released "
+    "lock_unknown",
+    "testing": "Memory assert_held assert_locked check_lock_order locks_always_busy "
+    "locks_always_free locks_in_memory lose_lease names_apart redis_unavailable",
+    "views": "idempotent_view lock_view",
+}
+"""Public names of other modules, which are not imported here: most of them need the settings."""
+
+if not TYPE_CHECKING:  # type checkers should report names that don't exist
+
+    def __getattr__(name: str) -> object:
+        for module, names in _ELSEWHERE.items():
+            if name in names.split():
+                path = f"{__name__}.{module}"
+                raise ImportError(f"'{name}' is in {path}: write from {path} import {name}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -21,7 +21,7 @@ from typing import Any, Literal
 from django.dispatch import Signal
 
 from .base import background
-from .base.holder import Holder
+from .base.holder import Holder, log_extra
 
 logger = logging.getLogger("django_redislock")
 
@@ -131,10 +131,9 @@ def log(event: LockEvent) -> None:
             logger.exception("An observer of %r failed for %r", event.outcome, event.name)
     _, level, message = _EVENTS[event.outcome]
     if logger.isEnabledFor(level):
-        fields = asdict(event) | {"holder": event.holder}
-        # With a prefix, since a log record has a `name` of its own.
-        extra = {f"lock_{field}": value for field, value in fields.items()}
-        logger.log(level, message, fields, extra=extra)
+        fields = asdict(event)
+        words = fields | {"holder": str(event.holder)}
+        logger.log(level, message, words, extra=log_extra("lock", fields))
 
 
 def send(event: LockEvent) -> None:

@@ -1,7 +1,8 @@
 """The site: the pages of this directory, and a reference made from docstrings. `make docs`
 
-The pages are written to be read on GitHub as well, and so are their links. `_read` turns those
-into links of the site, on which the changelog is a page, too.
+The pages are written to be read on GitHub as well. `_read` makes of them what Sphinx needs: links
+of the site, on which the changelog is a page, too; the tree of pages, from the tables of links on
+the index pages; and docstrings, from the lists of names on the pages of the reference.
 
 Our docstrings are plain text in which backticks mark code. `_docstring` makes reStructuredText of
 that: what is in backticks is code, with a link where it is a public name of ours.
@@ -9,11 +10,15 @@ that: what is in backticks is code, with a link where it is a public name of our
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import sys
 import tomllib
+from enum import Enum
 from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
+from types import ModuleType
 from typing import Any
 
 DOCS = Path(__file__).resolve().parent
@@ -22,6 +27,7 @@ sys.path.insert(0, str(ROOT))
 
 import django  # noqa: E402
 from django.conf import settings  # noqa: E402
+from django.dispatch import Signal  # noqa: E402
 from pygments.lexers.special import TextLexer  # noqa: E402
 
 import django_redislock  # noqa: E402
@@ -31,6 +37,9 @@ settings.configure(
     CACHES={"default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "redis://"}},
 )
 django.setup()
+
+from django_redislock.lease.lock import Lock  # noqa: E402
+from django_redislock.locks.single_flight import Serializer  # noqa: E402
 
 _project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
@@ -104,6 +113,15 @@ PICTURE = re.compile(
 )
 """A dark and a light picture, for which Markdown has no form."""
 
+CHAPTER = re.compile(r"^\| ([^|]+) \| (\[.+\)) \|$", re.MULTILINE)
+"""A row of an index page: a chapter, and links to its pages."""
+
+NAMED = re.compile(r"(?:^- `[\w.]+`\n)+", re.MULTILINE)
+"""A list of public names, on a page of the reference."""
+
+PLAIN = {"django_redislock", "builtins", "typing"}
+"""Where a class has bases of which its readers need not know."""
+
 MODULES = (
     "django_redislock",
     "django_redislock.periodic",
@@ -169,6 +187,61 @@ def _skip(_app: Any, _what: str, _name: str, thing: Any, skip: bool, _options: A
     )
 
 
+def _tree(text: str) -> str:
+    """The tree of pages, by the chapters of an index page."""
+    return "".join(
+        f"\n```{{toctree}}\n:hidden:\n:caption: {chapter}\n\n"
+        + "\n".join(re.findall(r"\((/[\w/-]+)\.md\)", links))
+        + "\n```\n"
+        for chapter, links in CHAPTER.findall(text)
+    )
+
+
+def _directive(name: str) -> str:
+    """What puts the docstring of a public name into the page."""
+    thing = resolve_name(name)
+    if isinstance(thing, ModuleType):
+        return f".. automodule:: {name}"
+    if isinstance(thing, Signal):
+        return f".. autodata:: {name}\n   :no-value:"
+    if not isinstance(thing, type):
+        return f".. autofunction:: {name}"
+    options = [":members:"]
+    if _is_read(thing):
+        name += "()"
+        if not issubclass(thing, dict):  # each key of which has its docstring
+            options += [":undoc-members:", ":exclude-members: count, index, parse"]
+    elif Lock in thing.__bases__:
+        options.append(":inherited-members: FunctionDecorator")
+    elif {base.__module__.partition(".")[0] for base in thing.__mro__} - PLAIN:
+        options.append(":show-inheritance:")
+    return f".. autoclass:: {name}\n   " + "\n   ".join(options)
+
+
+def _is_read(thing: type) -> bool:
+    """Users read such things, and don't make them: their signatures say nothing."""
+    return (
+        dataclasses.is_dataclass(thing)
+        or issubclass(thing, Enum | tuple | dict)
+        or thing in (django_redislock.Lease, Serializer)
+    )
+
+
+def _documented(text: str) -> str:
+    """A page of the reference: the names on it, with their docstrings."""
+    title = re.match(r"# `(django_redislock\.(?!contrib)\w+)`", text)
+    module = title[1] if title else "django_redislock"
+
+    def directives(names: re.Match[str]) -> str:
+        each = re.findall(r"`([\w.]+)`", names[0])
+        full = [name if "." in name else f"{module}.{name}" for name in each]
+        if title:
+            full.insert(0, module)
+        return "```{eval-rst}\n" + "\n\n".join(map(_directive, full)) + "\n```\n"
+
+    return NAMED.sub(directives, text)
+
+
 def _read(app: Any, page: str, source: list[str]) -> None:
     """Each link leads to where its file is on the site, or to the repository."""
     here = DOCS / page
@@ -188,6 +261,10 @@ def _read(app: Any, page: str, source: list[str]) -> None:
         return f"[{text}]({_source}/blob/main/{file}{anchor})"
 
     text = re.sub(r"\[([^\]]*)\]\(([\w./-]+)(#[\w-]*)?\)", linked, source[0])
+    if page in ("index", "reference/index"):
+        text += _tree(text)
+    elif page.startswith("reference/"):
+        text = _documented(text)
     # GitHub's <picture> follows the system. The theme's two classes follow its own switch as well.
     source[0] = PICTURE.sub(
         r'<img class="only-dark" alt="\2" src="_static/\1" loading="lazy">'

@@ -116,7 +116,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
-SLOW = ("browser", "cluster", "faults", "peers", "servers")
+SLOW = ("browser", "cluster", "faults", "peers", "servers", "upgrade")
 """Folders of tests that `make test` leaves to `make check`."""
 
 

@@ -36,7 +36,8 @@ def all_closed(make: Callable[..., Program]) -> Iterator[Callable[..., Program]]
 class Worker:
     """A process that runs a program: the name of one in tests/worker.py, or "module:function".
 
-    With `url` it works on another Redis than the one that all tests share.
+    With `url` it works on another Redis than the one that all tests share. In `cwd` it finds the
+    package first.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Worker:
         url: str = "",
         env: Mapping[str, str] | None = None,
         stderr: int | None = None,
+        cwd: Path = ROOT,
     ) -> None:
         environ = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings", **(env or {})}
         if url:
@@ -55,7 +57,7 @@ class Worker:
             stdout=subprocess.PIPE,
             stderr=stderr,
             text=True,
-            cwd=ROOT,
+            cwd=cwd,
             env=environ,
             start_new_session=True,
         )

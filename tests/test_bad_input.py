@@ -19,6 +19,7 @@ from django.core import signing
 from django.core.exceptions import ImproperlyConfigured
 from redis import Redis
 
+import django_redislock
 from django_redislock import (
     Lease,
     LeaseLost,
@@ -33,6 +34,7 @@ from django_redislock.lease.lifetime import LeaseState
 from django_redislock.lease.travel import SALT
 from django_redislock.lease.watchdog import watchdog
 from django_redislock.transport.server import server_of
+from tests.processes import ROOT
 from tests.waiting import PATIENCE, eventually
 
 KEY = "redislock:{job}"
@@ -122,6 +124,40 @@ def _nothing_is_locked(redis: Redis, _no_locks_left: None) -> Iterator[None]:
             assert not OURS.match(redis.get(key) or b"")  # but perhaps a stranger's
 
 
+def names_elsewhere() -> Iterator[tuple[str, str]]:
+    """The public names that a module below the package has, by the pages of the reference."""
+    for page in (ROOT / "docs" / "reference").glob("*.md"):
+        text = page.read_text("utf-8")
+        if title := re.match(r"# `(django_redislock\.(?!contrib)\w+)`", text):
+            for name in re.findall(r"^- `(\w+)`$", text, re.MULTILINE):
+                if name != "periodic":  # the module has this name, and is imported
+                    yield title[1], name
+
+
+class TestImports:
+    """Names of the package are found, or the error says which module has them."""
+
+    @pytest.mark.parametrize(("module", "name"), list(names_elsewhere()))
+    def test_from_the_wrong_module(self, module: str, name: str) -> None:
+        """The error says the line to write, and that line works."""
+        with pytest.raises(ImportError, match=rf"'{name}' is in {module}: write") as caught:
+            exec(f"from django_redislock import {name}")
+        exec(str(caught.value).partition(": write ")[2], names := {})
+        assert name in names
+
+    def test_of_a_name_that_nothing_has(self) -> None:
+        """Python says so, and programs that only look get no error."""
+        with pytest.raises(ImportError, match="cannot import name 'redislok'"):
+            exec("from django_redislock import redislok")
+        assert not hasattr(django_redislock, "redislok")
+
+    @pytest.mark.parametrize("use", ["periodic(every=60)", "periodic(print)"])
+    def test_a_module_as_a_decorator(self, use: str) -> None:
+        """The module has the name of the decorator in it."""
+        with pytest.raises(TypeError, match=r"a module .*write from django_redislock\.periodic "):
+            exec(f"from django_redislock import periodic; {use}")
+
+
 class TestNames:
     WRONG = [
         pytest.param("", ValueError, "name is empty; write what is to be locked", id="empty"),
@@ -129,14 +165,37 @@ class TestNames:
         pytest.param("a\nb", ValueError, "can't be printed", id="line feed"),
         pytest.param("a\0b", ValueError, "can't be printed", id="NUL"),
         pytest.param("a\ud800b", ValueError, "can't be printed", id="lone surrogate"),
+        pytest.param("a\x7fb", ValueError, "can't be printed", id="DEL"),
+        pytest.param("a\x85b", ValueError, "can't be printed", id="next line"),
+        pytest.param("a\u2029b", ValueError, "can't be printed", id="end of a paragraph"),
+        pytest.param("a\u202eb", ValueError, "turn text round", id="right to left"),
+        pytest.param("a\u2069b", ValueError, "turn text round", id="end of an isolate"),
+        pytest.param(f"job:{object()}", ValueError, r"address .* such as {self\.pk}", id="object"),
+        pytest.param(f"job:{len.__call__}", ValueError, "the address of an object", id="method"),
+        pytest.param(f"job:{enter}", ValueError, "the address of an object", id="function"),
+    ]
+    ODD = [
+        pytest.param("\u0645\u06cc\u200c\u0634\u0648\u062f", id="Persian, with a non-joiner"),
+        pytest.param("\u0915\u094d\u200d\u0937", id="Hindi, with a joiner"),
+        pytest.param("\U0001f468\u200d\U0001f469\u200d\U0001f467", id="emoji of a family"),
+        pytest.param("1\u202f000\xa0\u20ac", id="French number"),
+        pytest.param("\u6771\u4eac\u3000\u672c\u5e97", id="ideographic space"),
+        pytest.param("Waren\xadlager", id="soft hyphen"),
+        pytest.param("\u200f\u05d0", id="right-to-left mark"),
+        pytest.param("\U0001fae9 \U0001fadc", id="emoji that Python does not know yet"),
     ]
     NO_STRING = [42, b"job", ("job",), 4.2, True]
 
     @pytest.mark.parametrize(("name", "error", "words"), WRONG)
     def test_wrong_names(self, use: Use, name: str, error: type, words: str) -> None:
-        """A name is a printable text of bounded length."""
+        """A name is one line of bounded length, and the same text in each process."""
         with pytest.raises(error, match=words):
             use(redis_lock(name))
+
+    @pytest.mark.parametrize("name", ODD)
+    def test_names_that_look_odd_but_are_right(self, use: Use, name: str) -> None:
+        """People write names in all languages."""
+        use(redis_lock(name))
 
     @pytest.mark.parametrize("name", NO_STRING, ids=repr)
     def test_names_that_are_no_strings(self, use: Use, name: Any) -> None:
@@ -163,12 +222,13 @@ class TestNames:
             ("x" * 513, ValueError, "513 characters"),
             ("a\tb", ValueError, "can't be printed"),
             ("a{b", ValueError, "contains a brace"),
+            (object(), ValueError, "the address of an object"),
         ],
-        ids=["empty", "too long", "control character", "brace"],
+        ids=["empty", "too long", "control character", "brace", "address"],
     )
     @pytest.mark.parametrize("work_on", [call_work_on, acall_work_on], ids=["sync", "async"])
     def test_names_made_from_arguments(
-        self, work_on: Use, value: str, error: type, words: str, redis: Redis
+        self, work_on: Use, value: Any, error: type, words: str, redis: Redis
     ) -> None:
         """What a template makes of the arguments has to be a name, too."""
         with pytest.raises(error, match=words):

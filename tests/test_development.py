@@ -135,5 +135,5 @@ def test_a_command_sees_only_its_own(capsys: pytest.CaptureFixture[str]) -> None
     assert "each process has locks of its own" in capsys.readouterr().err
     out = call("doctor").out
     assert "redislock.W009" in out
-    assert 'REDISLOCK["USING"]' in out
+    assert 'REDISLOCK |= {"USING": "default"}' in out
     assert run_checks(tags=["redislock"]) == []

@@ -187,8 +187,8 @@ def test_hints(redis_server: RedisServer, settings: Any) -> None:
     settings.CACHES = {**settings.CACHES, "locks": entry}
     settings.REDISLOCK = {"USING": "locks", "REPLICAS": 1}
     hints = {message.id: message.hint for message in check_deployment()}
-    assert hints["redislock.W004"] == '"OPTIONS": {"max_connections": 100}'
-    assert hints["redislock.W005"] == '"OPTIONS": {"socket_timeout": 5.0}'
+    assert hints["redislock.W004"] == 'CACHES["locks"]["OPTIONS"] |= {"max_connections": 100}'
+    assert hints["redislock.W005"] == 'CACHES["locks"]["OPTIONS"] |= {"socket_timeout": 5}'
 
 
 class TestCacheLock:

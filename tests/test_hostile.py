@@ -165,6 +165,8 @@ def test_one_rule() -> None:
     assert clean("a\x1bb\u202ec\ud800") == "a?b?c?"
     assert clean("x" * 10**6) == "x" * MAX_LABEL
     assert clean("é 家") == "é 家"
+    assert clean("می‌خواهم, 1\u202f000\xa0€") == r"می\u200cخواهم, 1\u202f000\xa0€"
+    assert clean("\U000e0001" * 200) == (r"\U000e0001" * 20)
 
 
 def test_what_is_no_holder(redis: Redis) -> None:
@@ -486,8 +488,8 @@ ROWS = [(kind, which) for kind, (_, keys) in LOCKS.items() for which in keys]
 
 
 class TestBrokenKeys:
-    """Another program may have overwritten any key of any kind of lock. Either the lock can still be
-    taken; or the error says what to do, people see it, and clearing mends it."""
+    """Another program may have overwritten any key of any kind of lock. Either the lock can still
+    be taken; or the error says what to do, people see it, and clearing mends it."""
 
     @pytest.fixture
     def elsewhere(self) -> Iterator[ThreadPoolExecutor]:

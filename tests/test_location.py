@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -72,6 +73,45 @@ def test_commands(command: list[str], special: str, capfd: pytest.CaptureFixture
     assert kind is CommandError
     assert code == 78
     assert "s3cr" not in text + "".join(capfd.readouterr())
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "why"),
+    [
+        ("foo://", {}, "schemes"),
+        ("foo://user:s3cret@localhost/0", {}, "schemes"),
+        ("redis://user:s3cret@localhost", {"CONNECTION_POOL_CLASS": "no.Such"}, "named 'no'"),
+        ("redis://user:s3cret@localhost", {"CONNECTION_FACTORY": "no.Such"}, "named 'no'"),
+        (
+            "redis://user:s3cret@localhost",
+            {"CONNECTION_POOL_KWARGS": {"max_connections": "many"}},
+            "max_connections",
+        ),
+    ],
+)
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda: redis_lock("job", wait=0).acquire(),
+        lambda: asyncio.run(redis_lock("job", wait=0).aacquire()),
+        lambda: call_command("redislock", "list"),
+        lambda: call_command("redislock", "run", "job", "--", sys.executable, "-c", ""),
+    ],
+    ids=["acquire", "aacquire", "list", "run"],
+)
+def test_an_entry_of_which_no_pool_can_be_made(
+    use: Callable[[], Any], url: str, options: dict[str, Any], why: str
+) -> None:
+    """Whatever its classes raise, the settings are wrong: commands exit with 78, and no password
+    is shown."""
+    with override_settings(CACHES=entry(url, **options)):
+        kind, code, text = shown(use)
+        with suppress(AttributeError):  # made in an event loop, or not at all
+            del caches["default"]
+    assert (kind, code) in ((ImproperlyConfigured, None), (CommandError, 78))
+    assert "CACHES['default'] can't be used for locks: " in text
+    assert why in text
+    assert "s3cr" not in text
 
 
 @pytest.mark.parametrize("special", "/#?")

@@ -267,6 +267,39 @@ def test_an_empty_project(python: str, redis_server: RedisServer, tmp_path: Path
     assert "ok" in manage("redislock", "run", "backup", "--", shutil.which("echo") or "", "ok")
 
 
+BUSY_IN_A_ZIP = """
+import sys
+
+sys.path.insert(0, sys.argv[1])
+
+import django
+from django.conf import settings
+
+settings.configure(ALLOWED_HOSTS=["*"])
+django.setup()
+
+from django.http import HttpResponse
+from django.test import RequestFactory
+
+from django_redislock.testing import locks_always_busy
+from django_redislock.views import lock_view, responses
+
+assert responses.__file__.startswith(sys.argv[1])
+with locks_always_busy():
+    request = RequestFactory().post("/", headers={"accept": "text/html"})
+    answer = lock_view("buy")(lambda request: HttpResponse())(request)
+print(answer.status_code, answer.content.decode())
+"""
+
+
+def test_in_a_zip(dist: Dist) -> None:
+    """Python can import the package from the wheel itself, which is a zip, and a busy view has its
+    page there."""
+    said = run(sys.executable, "-c", BUSY_IN_A_ZIP, str(dist.wheel))
+    assert said.startswith("409 <!doctype html>")
+    assert "<h1>Conflict</h1>" in said
+
+
 OF_A_PROJECT = """
 from threading import Thread
 

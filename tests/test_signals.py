@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import FrozenInstanceError, fields
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from django.dispatch import Signal
 from redis import Redis
 
 from django_redislock import LeaseLost, LockNotAcquired, redis_lock, signals
+from django_redislock.primitives.waiting import WaitLog
 from django_redislock.signals import LockEvent
 from tests.processes import Worker
 from tests.test_decorators import held_elsewhere
@@ -358,6 +361,19 @@ class TestLog:
             assert record.lock_fencing_token == lease.fencing_token
             for field in fields(LockEvent):
                 assert hasattr(record, f"lock_{field.name}")
+
+    def test_extra_is_json(self, caplog: pytest.LogCaptureFixture) -> None:
+        """Formatters can write each record as JSON, that of a conflict and of a wait, too."""
+        caplog.set_level(logging.DEBUG, "django_redislock")
+        with held_elsewhere():
+            redis_lock("job").acquire(wait=0)
+            seen = redis_lock("job").holder()
+            WaitLog("job").busy("job", seen, waited=5.0)
+        conflict, wait = (r for r in caplog.records if getattr(r, "lock_holder", None))
+        for record in (conflict, wait):
+            written = json.loads(json.dumps(vars(record)))["lock_holder"]
+            assert written["owner"] == seen.owner
+            assert datetime.fromisoformat(written["acquired_at"]) == seen.acquired_at
 
     def test_nothing_is_made_that_nobody_wants(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Without receivers, at the usual log level, a block makes no event."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -10,7 +11,6 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from ..base.exceptions import LockError
 from ..inspection import Inspector, LockInfo, RedlockInspector, State
 from ..inspection.clearing import Target
 from ..inspection.lock_id import LockId
@@ -19,6 +19,8 @@ from ..inspection.story import consequences, holder_name, overlap, safer
 from ..inspection.words import clean, duration
 from ..models import LockStatus
 from . import texts
+
+logger = logging.getLogger("django_redislock")
 
 NAMED = 3
 """Locks that a message names."""
@@ -68,10 +70,12 @@ def what_happens(locks: Sequence[LockStatus]) -> list[SafeString]:
 
 
 def afterwards(cleared: Sequence[Target]) -> str:
-    """Say who has the locks now that were cleared; nothing if Redis can't be asked."""
+    """Say who has the locks now that were cleared; nothing if that can't be read. It raises
+    nothing, since they were cleared."""
     try:
         held = _held(cleared)
-    except LockError:
+    except Exception:
+        logger.warning("The locks that were cleared can't be read again", exc_info=True)
         return ""
     if not held:
         return ngettext("Nobody holds it now.", "Nobody holds them now.", len(cleared))

@@ -138,33 +138,37 @@ class JobActions(LiveAdmin):
             self.message_user(request, message, messages.ERROR)
             return
         order = Order(Ledger(), label.clean(who).replace("|", "/"), reason)
+        written = str(act.written) % {"reason": reason.rstrip(".")}
+        perhaps = gettext("Perhaps: %(what)s") % {"what": written}
+        entries: dict[str, str] = {}
         done: list[str] = []
         nothing: list[str] = []
         failed: LockError | None = None
-        for name in names:
-            try:
-                (done if act.do(order, name) else nothing).append(name)
-            except LockError as error:
-                failed = error
-                text = gettext("It is not known whether this was done to “%(name)s”: %(error)s")
-                words = {"name": clean(name), "error": clean(str(error))}
-                self.message_user(request, text % words, messages.ERROR)
-                break
+        try:
+            for name in names:
+                entries[name] = perhaps
+                if act.do(order, name):
+                    entries[name] = written
+                    done.append(name)
+                else:
+                    del entries[name]
+                    nothing.append(name)
+        except LockError as error:
+            failed = error
+        finally:
+            deeds = [audit.Deed(name, name, text) for name, text in entries.items()]
+            kept = not deeds or audit.write_down(request.user, self.model, deeds)
+        if failed is not None:
+            text = gettext("It is not known whether this was done to “%(name)s”: %(error)s")
+            words = {"name": clean(deeds[-1].name), "error": clean(str(failed))}
+            self.message_user(request, text % words, messages.ERROR)
         for text, level, its in (
             (act.done, messages.SUCCESS, done),
             (act.nothing, messages.WARNING, nothing),
         ):
             if its:
-                said = ", ".join(f"“{clean(name)}”" for name in its)
-                words = {"names": said, "seconds": f"{LOOK_EVERY:.0f}"}
+                listed = ", ".join(f"“{clean(name)}”" for name in its)
+                words = {"names": listed, "seconds": f"{LOOK_EVERY:.0f}"}
                 self.message_user(request, text % words, level)
-        # What may have been done is written, too.
-        doubtful = [names[len(done) + len(nothing)]] if failed is not None else []
-        written = str(act.written) % {"reason": reason.rstrip(".")}
-        perhaps = gettext("Perhaps: %(what)s") % {"what": written}
-        deeds = [
-            *(audit.Deed(name, name, written) for name in done),
-            *(audit.Deed(name, name, perhaps) for name in doubtful),
-        ]
-        if deeds and not audit.write_down(request.user, self.model, deeds):
+        if not kept:
             self.message_user(request, audit.UNWRITTEN, messages.ERROR)

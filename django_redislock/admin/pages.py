@@ -12,6 +12,7 @@ from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.utils import flatten_fieldsets, quote
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied, ValidationError
+from django.db import connections, transaction
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import reverse
@@ -65,6 +66,16 @@ class LiveAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # django-stubs onl
         """Whether somebody has this permission of the model, and may see it at all."""
         has: bool = request.user.has_perm(f"{self.opts.app_label}.{permission}")
         return has and self.has_view_permission(request)
+
+    @property
+    def urls(self) -> list[Any]:
+        """The pages, without ATOMIC_REQUESTS: an error after a deed must not take its entry in the
+        history back."""
+        urls = self.get_urls()
+        for url in urls:
+            for alias in connections:
+                transaction.non_atomic_requests(using=alias)(url.callback)
+        return urls
 
     def url(self, page: str, *ids: str) -> str:
         """Return the address of a page of this site."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -79,6 +79,18 @@ class Holder(NamedTuple):
             held=max(0, now_us - acquired) / 1e6,
             remaining=remaining,
         )
+
+
+def log_extra(prefix: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of an event for the `extra` of a log record: values that any formatter can
+    write as JSON. The names have a prefix, since a record has a `name` of its own."""
+    return {f"{prefix}_{field}": _as_json(value) for field, value in fields.items()}
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, Holder):
+        return {field: _as_json(its) for field, its in value._asdict().items()}
+    return value.isoformat() if isinstance(value, datetime) else value
 
 
 def server_time(microseconds: int) -> datetime:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import count
 from typing import Any
+from urllib.parse import SplitResult, urlsplit
 
 from django.conf import settings
 from django.core.cache import caches
@@ -18,8 +19,10 @@ from ..base.servers import MEMORY
 from ..settings.configured import aliases, replicas_timeout
 from ..transport import location
 from ..transport.cluster import Cluster
+from ..transport.entries import AN_ENTRY_APART
 from ..transport.server import server_of
 from .finding import Finding, listed
+from .lines import Code, changed, into_cache, joined, written
 from .vendors import vendor_of
 
 MIN_CONNECTIONS = 10
@@ -30,16 +33,16 @@ def alias_findings(alias: str) -> Iterator[Finding]:
     """Return what keeps locks from using an alias."""
     try:
         server_of(alias).shared_pool()
-    except Exception as error:  # the entry may name classes that raise anything
-        reason = str(error)
-        if not isinstance(error, ImproperlyConfigured):  # its message names the entry
-            reason = f"CACHES[{alias!r}] can't be used for locks: {reason}"
-        name = "default" if alias == MEMORY else alias
+    except ImproperlyConfigured as error:
+        apart = alias == MEMORY or str(error).endswith(AN_ENTRY_APART)
+        name = _new_alias() if apart else alias
+        url = f"redis://localhost:6379/{_free_database(0)}"
+        entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": url}
+        line = f"CACHES[{written(name)}] = {written(entry)}"
         yield Finding(
             id="redislock.E002",
-            message=reason,
-            hint=f'CACHES = {{"{name}": {{"BACKEND": "django_redis.cache.RedisCache", '
-            f'"LOCATION": "redis://localhost:6379/0"}}}}',
+            message=str(error),
+            hint=joined([line, _used(alias, name) if apart else ""], "with your server"),
             alias=alias,
         )
 
@@ -50,7 +53,7 @@ def in_memory() -> Finding:
         id="redislock.W009",
         message=f"Locks with USING {MEMORY!r} are in the memory of each process: they exclude no "
         f"other process.",
-        hint='In production: REDISLOCK["USING"] = "default", an alias of CACHES for a Redis.',
+        hint=joined([_used(MEMORY, "default")], "in production; an alias of CACHES for a Redis"),
     )
 
 
@@ -76,11 +79,9 @@ def _shared_with_the_cache(alias: str) -> Iterator[Finding]:
         yield Finding(
             id="redislock.W002",
             message=f"Locks share their database with the cache {listed(others)}: its "
-            f"cache.clear() is FLUSHDB, which deletes all locks.",
-            hint='CACHES["locks"] = {"BACKEND": "django_redis.cache.RedisCache", '
-            f'"LOCATION": "{_another(settings.CACHES[alias])}"}}; REDISLOCK["USING"] = '
-            '"locks". Change it while no lock is held. If nobody calls cache.clear(), silence '
-            "this check.",
+            f"cache.clear() is FLUSHDB, which deletes all locks. If nobody calls it, silence this "
+            f"check.",
+            hint=_apart(alias),
             alias=alias,
         )
 
@@ -118,29 +119,97 @@ def _databases(entry: Any) -> set[tuple[Any, ...]]:
     return found
 
 
-def _another(entry: Any) -> str:
-    """Return a URL to paste, of another database than those that are used."""
-    if _one_database(entry):
-        return "rediss://another-database.example:6379/0"
-    return f"redis://localhost:6379/{_free_database()}"
+def _apart(alias: str) -> str:
+    """Return the lines that give locks another database."""
+    entry = settings.CACHES[alias]
+    if _one_database(entry) or server_of(alias).clustered:
+        return "Give locks a server of their own: this one has one database."
+    where = {"LOCATION": _in_database(alias, _free_database(1))}
+    while_free = "while no lock is held"
+    if alias != "default":  # then the entry is for locks
+        return joined([into_cache(alias, where)], while_free)
+    name = _new_alias()
+    line = f"CACHES[{written(name)}] = CACHES[{written(alias)}] | {written(where)}"
+    return joined([line, _used(alias, name)], while_free)
 
 
-def _free_database() -> int:
+def _new_alias() -> str:
+    """Return a name that no entry of CACHES has."""
+    names = ("locks", *(f"locks{number}" for number in range(2, 100)))
+    return next(name for name in names if name not in settings.CACHES)
+
+
+def _used(old: str, new: str) -> str:
+    """Return the lines that let locks use another alias."""
+
+    def right(using: Any) -> Any:
+        if isinstance(using, str):
+            return new if using == old else using
+        return [new if one == old else one for one in using]
+
+    return changed("USING", right)
+
+
+def _free_database(least: int) -> int:
     """Return the first number that no entry of CACHES uses, on any server."""
     taken = {database for entry in settings.CACHES.values() for _, database in _databases(entry)}
-    return next(number for number in count(1) if number not in taken)
+    return next(number for number in count(least) if number not in taken)
+
+
+def _first_url(alias: str) -> tuple[str, str]:
+    """Return the URL of the primary, and the Python that finds it in the settings."""
+    where, place = settings.CACHES[alias]["LOCATION"], f'CACHES[{written(alias)}]["LOCATION"]'
+    if not isinstance(where, str):
+        return str(where[0]), f"{place}[0]"
+    sign = next((sign for sign in ",;" if sign in where), "")
+    return (where.split(sign)[0], f"{place}.split({written(sign)})[0]") if sign else (where, place)
+
+
+def at(alias: str, where: str) -> str:
+    """Return the URL of another server, with what else the URL of an alias has."""
+    parts = urlsplit(_first_url(alias)[0])
+    if parts.scheme == "unix":
+        return f"redis://{where}/0"
+    return _moved(alias, _host(parts), f"{_host(parts)[0]}{where}")
+
+
+def _in_database(alias: str, number: int) -> str:
+    """Return the URL of another database of the same server."""
+    parts = urlsplit(_first_url(alias)[0])
+    if named := re.search("(?:^|&)(db=[^&]*)", parts.query):
+        return _moved(alias, named[1], f"db={number}")
+    if parts.scheme == "unix":
+        old = f"{parts.path}?" if parts.query else parts.path
+        return _moved(alias, old, f"{parts.path}?db={number}{'&' if parts.query else ''}")
+    return _moved(alias, f"{_host(parts)}{parts.path}", f"{_host(parts)}/{number}")
+
+
+def _host(parts: SplitResult) -> str:
+    """Return the host and port of a URL, with the character before them."""
+    return f"{'@' if '@' in parts.netloc else '/'}{parts.netloc.rpartition('@')[2]}"
+
+
+def _moved(alias: str, old: str, new: str) -> str:
+    """Return the URL of the primary with another text in the place of `old`; of a URL with a
+    password, the Python that makes it."""
+    url, place = _first_url(alias)
+    if "@" in urlsplit(url).netloc or "password=" in url:
+        return Code(f"{place}.replace({written(old)}, {written(new)})")
+    return url.replace(old, new)
 
 
 def _options(alias: str, **options: float) -> str:
-    """Return OPTIONS to paste, as the backend of the alias names them."""
+    """Return the lines that set options of an entry, as its backend names them."""
+    query = urlsplit(_first_url(alias)[0]).query
+    for term, value in options.items():
+        if there := re.search(f"(?:^|&)({term}=[^&]*)", query):  # it beats all others
+            return into_cache(alias, {"LOCATION": _moved(alias, there[1], f"{term}={value:g}")})
     if isinstance(caches[alias], RedisCache):
-        return f'"OPTIONS": {json.dumps(options)}'
-    named: dict[str, Any] = {
-        term.upper(): its for term, its in options.items() if term.startswith("socket_")
-    }
-    if len(named) < len(options):  # others are those of the pool
-        named = {"CONNECTION_POOL_KWARGS": options}
-    return f'"OPTIONS": {json.dumps(named)}'
+        return into_cache(alias, options, "OPTIONS")
+    given = (settings.CACHES[alias].get("OPTIONS") or {}).get("CONNECTION_POOL_KWARGS") or {}
+    if all(term.startswith("socket_") and term not in given for term in options):
+        return into_cache(alias, {term.upper(): its for term, its in options.items()}, "OPTIONS")
+    return into_cache(alias, options, "OPTIONS", "CONNECTION_POOL_KWARGS")
 
 
 def _timeouts(alias: str, pool: Any) -> Iterator[Finding]:
@@ -177,8 +246,8 @@ def _size(alias: str, pool: Any) -> Iterator[Finding]:
         yield Finding(
             id="redislock.W004",
             message=f"The pool of CACHES[{alias!r}] has {size} connections, for the cache and for "
-            f"locks: if more threads ask at the same time, some are refused, and try again "
-            f"until their wait is over.",
+            f"locks: if more threads ask at the same time, some have to wait for one, and are "
+            f"refused after a second.",
             hint=_options(alias, max_connections=100),
             alias=alias,
         )

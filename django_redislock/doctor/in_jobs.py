@@ -11,6 +11,7 @@ from ..periodic.registry import discover, jobs
 from ..settings.configured import job_entries
 from .finding import Finding
 from .in_settings import problems
+from .lines import joined, redislock
 
 
 def job_findings() -> Iterator[Finding]:
@@ -32,5 +33,8 @@ def job_findings() -> Iterator[Finding]:
             yield Finding(
                 id="redislock.W006",
                 message=f"REDISLOCK['JOBS'][{entry!r}] applies to no periodic job.",
-                hint="manage.py runperiodic --list shows the names of all jobs.",
+                hint=joined(
+                    [f"del {redislock('JOBS', entry)}"],
+                    "or correct it: manage.py runperiodic --list shows the names",
+                ),
             )

@@ -11,19 +11,23 @@ from typing import Any, NamedTuple
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
+from ..base import label
+from ..base.callables import Parameters, kind_of
 from ..primitives.keys import MAX_NAME
 from ..settings import conf, kinds
-from ..settings.configured import aliases, entries, source
+from ..settings.configured import aliases, entries, policies, source
+from ..settings.functions import function_of
 from ..settings.policy import DEFAULTS, JOB_SETTINGS
 from ..transport.server import clustered
 from .finding import Finding
 from .in_caches import alias_findings
+from .lines import into_redislock, joined, redislock, renamed, written
 
 
 class Problem(NamedTuple):
     """An error in the settings."""
 
-    path: tuple[str, ...]
+    path: tuple[Any, ...]
     """The keys that lead to it in `REDISLOCK`, from the outside in."""
     message: str
     incomplete: bool = False
@@ -40,7 +44,7 @@ def problems() -> list[Problem]:
             incomplete = isinstance(error, conf.Incomplete)
             single_field = len(path) == 3  # others of its entry may complete it
             if not (incomplete and single_field):
-                problem = Problem(tuple(map(str, path)), str(error), incomplete)
+                problem = Problem(path, str(error), incomplete)
                 found.setdefault(str(error), problem)
     return list(found.values())
 
@@ -64,15 +68,12 @@ def _parts(source: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:
             yield (key, name), {key: {name: entry}}
 
 
-_COMPLETE = 'For example: "LOCKS": {"exports": {"KIND": "semaphore", "LIMIT": 3}}'
-
-
 def settings_findings() -> Iterator[Finding]:
     """Return errors in the settings, and settings without an effect."""
     yield from _misspelt()
     wrong = problems()
     for problem in wrong:
-        hint = _COMPLETE if problem.incomplete else _remedy(problem.path)
+        hint = (_completion if problem.incomplete else _remedy)(problem.path)
         yield Finding(id="redislock.E001", message=problem.message, hint=hint)
     if wrong:
         return  # the other checks need settings without errors
@@ -80,6 +81,7 @@ def settings_findings() -> Iterator[Finding]:
         yield from [*alias_findings(alias)] or _key_prefix(alias)
     for name in ("", *entries()):
         yield from _after_loss(name)
+    yield from [*_scopes()] or _tenants()
     for name in entries():
         if "{" in name or "}" in name:
             pattern = re.sub("{[^}]*}?", "*", name).replace("}", "")
@@ -87,15 +89,17 @@ def settings_findings() -> Iterator[Finding]:
                 id="redislock.W001",
                 message=f"REDISLOCK['LOCKS'][{name!r}] applies to no lock of redis_lock: "
                 f"templates are filled in before names are looked up, so no name has braces.",
-                hint=f'Write a pattern instead of the template: "{pattern}": {{…}}. If it '
-                f"is the Redis key of a cache.lock(), silence this check.",
+                hint=joined(
+                    [renamed(redislock("LOCKS"), name, pattern)],
+                    "if it is the Redis key of a cache.lock(), silence this check instead",
+                ),
             )
-        elif len(name) > MAX_NAME or not name.isprintable():
+        elif len(name) > MAX_NAME or not label.is_harmless(name):
             yield Finding(
                 id="redislock.W001",
                 message=f"REDISLOCK['LOCKS'][{name[:80]!r}] applies to no lock: names are "
-                f"printable, and at most {MAX_NAME} characters long.",
-                hint="Correct the name, or remove the entry.",
+                f"one line, and at most {MAX_NAME} characters long.",
+                hint=f"del {redislock('LOCKS', name)}  # or correct the name",
             )
 
 
@@ -111,7 +115,10 @@ def _misspelt() -> Iterator[Finding]:
             yield Finding(
                 id="redislock.W008",
                 message=f"The settings have {name}, which django-redislock does not read.",
-                hint=f"Rename it to {_NAME}. If it belongs to something else, silence this check.",
+                hint=joined(
+                    [f"{_NAME} {'|=' if hasattr(settings, _NAME) else '='} {name}", f"del {name}"],
+                    "if it belongs to something else, silence this check instead",
+                ),
             )
 
 
@@ -125,8 +132,10 @@ def _key_prefix(alias: str) -> Iterator[Finding]:
             message=f"CACHES[{alias!r}] has a KEY_PREFIX, which locks don't use. Projects that "
             f"share its database share their locks, and the values of initialise() and "
             f"single_flight().",
-            hint=f'REDISLOCK = {{"PREFIX": "{plain}:redislock"}}, or "redislock" if no other '
-            f"project uses this database. Change it while no lock is held.",
+            hint=joined(
+                [into_redislock(PREFIX=f"{plain}:redislock")],
+                'while no lock is held; or "redislock", if no other project uses this database',
+            ),
             alias=alias,
         )
 
@@ -141,38 +150,104 @@ def _after_loss(name: str) -> Iterator[Finding]:
             yield Finding(
                 id="redislock.E004",
                 message=f"REDISLOCK{where}: {error}.",
-                hint=f'"LOCKS": {{"{name or "*"}": {{"AFTER_LOSS": "go"}}}}',
+                hint=f"{redislock('LOCKS', name)} |= {written({'AFTER_LOSS': 'go'})}"
+                if name
+                else into_redislock(AFTER_LOSS="go"),
             )
 
 
+_SCOPE = (
+    '"SCOPE": "shop.tenants.scope", and in shop/tenants.py: def scope(): return the text that '
+    "tells this tenant from others, or None"
+)
+
+
+def _scopes() -> Iterator[Finding]:
+    """Return the findings about functions in `SCOPE` that can't be called."""
+    for scope in dict.fromkeys(policy.scope for policy in policies()):
+        if scope is None:
+            continue
+        what, wrong = "REDISLOCK['SCOPE']", ""
+        try:
+            function = function_of(scope, what)
+            plain = callable(function) and kind_of(function) == "function"
+            if not plain or Parameters(function).needed():
+                wrong = f"{what}, {scope!r}, is no plain function without arguments."
+        except Exception as error:  # a module may raise anything when it is imported
+            wrong = str(error)
+        if wrong:
+            yield Finding(id="redislock.E005", message=wrong, hint=_SCOPE)
+
+
+_TENANT_APPS = ("django_tenants", "tenant_schemas", "django_pgschemas")
+"""Apps that give each tenant tables of its own, so that primary keys come again."""
+
+
+def _tenants() -> Iterator[Finding]:
+    """Return the finding about tenants that share their names."""
+    if "SCOPE" in source() or any(policy.scope for policy in policies()):
+        return
+    apps = [app for app in settings.INSTALLED_APPS if app.partition(".")[0] in _TENANT_APPS]
+    keyed = [
+        alias
+        for alias, entry in settings.CACHES.items()
+        if isinstance(entry, dict) and entry.get("KEY_FUNCTION")
+    ]
+    seen = [f"INSTALLED_APPS has {app!r}" for app in apps[:1]]
+    seen += [f"CACHES[{alias!r}] has a KEY_FUNCTION, which locks don't use" for alias in keyed[:1]]
+    if seen:
+        yield Finding(
+            id="redislock.W010",
+            message=f"{' and '.join(seen)}. REDISLOCK has no SCOPE, so tenants share their locks, "
+            f"what once() has done, and the stored responses of idempotent_view().",
+            hint=f"{_SCOPE}. With django-tenants: return connection.schema_name. If there are no "
+            f'tenants, or they are to share: "SCOPE": None.',
+        )
+
+
 _ENTRIES = {
-    "LOCKS": '"LOCKS": {"report:*": {"TTL": 300}}',
-    "JOBS": '"JOBS": {"shop.periodic.report": {"EVERY": 300}}',
+    "LOCKS": {"report:*": {"TTL": 300}},
+    "JOBS": {"shop.periodic.report": {"EVERY": 300}},
 }
-_LOCK = {field.upper(): value for field, value in DEFAULTS.items()}
-_JOB = {field.upper(): setting.example for field, setting in JOB_SETTINGS.items()}
+_KNOWN = {"LOCKS": conf.ENTRY_VALIDATORS, "JOBS": JOB_SETTINGS}
+_EXAMPLES = {
+    **{field.upper(): value for field, value in DEFAULTS.items()},
+    **{field.upper(): setting.example for field, setting in JOB_SETTINGS.items()},
+    "LIMIT": 3,
+    "TIMESTAMP_KEY": "lock.{name}",
+}
 _TIMEOUTS = ("TIMEOUT", "EXPIRE", "BLOCKING_TIMEOUT")
 """Names that other libraries use for the ttl or the wait."""
 
 
-def _remedy(path: tuple[str, ...]) -> str:
+def _remedy(path: tuple[Any, ...]) -> str:
+    """Return the line that corrects what stands at this path."""
     if not path:
         return 'REDISLOCK = {"USING": "default"}'
-    key = path[-1]
-    if key in _ENTRIES or (path[0] in _ENTRIES and len(path) == 2):
-        return _ENTRIES[path[0]]
-    if key.upper() in _TIMEOUTS and path[0] != "JOBS":
-        return '"TTL": 30 for how long a lease lives; "WAIT": 10 for how long to wait'
-    known = _JOB if path[0] == "JOBS" else _LOCK
-    if key not in known:
-        meant = [key.upper(), *get_close_matches(key.upper(), known, 1, 0.65)]
-        key = next((name for name in meant if name in known), "")
-    if not key:
-        return "Remove it."
-    return f'"{key}": {_as_written(known[key])}'
+    *outer, key = path
+    place = redislock(*outer)
+    if key in _ENTRIES and not outer:
+        return f"{redislock(key)} = {written(_ENTRIES[key])}"
+    if outer and outer[0] in _ENTRIES and len(path) == 2 and isinstance(key, str):
+        [example] = _ENTRIES[outer[0]].values()
+        return f"{redislock(*path)} = {written(example)}"
+    known = [*map(str.upper, _KNOWN.get(path[0] if outer else "", conf.PROJECT_VALIDATORS))]
+    if key in known:
+        return f"{redislock(*path)} = {written(_EXAMPLES[key])}"
+    name = str(key).upper()
+    if name in _TIMEOUTS and path[0] != "JOBS":
+        meant = renamed(place, key, "TTL")
+        return f'{meant}  # or "WAIT", if it is for how long to wait for a lock'
+    alike = [its for its in (name, *get_close_matches(name, known, 1, 0.65)) if its in known]
+    return renamed(place, key, alike[0]) if alike else f"del {redislock(*path)}"
 
 
-def _as_written(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:g}"
-    return f'"{value}"' if isinstance(value, str) else repr(value)
+def _completion(path: tuple[Any, ...]) -> str:
+    """Return the line that makes a lock of an entry whose settings are right one by one."""
+    key, name = path
+    entry = source()[key][name]
+    for values in ({"LIMIT": 3}, {"KIND": "redlock"}, {"KIND": "timestamp"}, {"KIND": "mutex"}):
+        with suppress(ImproperlyConfigured):
+            conf.parse({key: {name: {**entry, **values}}})
+            return f"{redislock(*path)} |= {written(values)}"
+    return f"del {redislock(*path)}"

@@ -10,12 +10,16 @@ from datetime import UTC, datetime
 from . import permissions, vendors
 from .facts import ServerFacts
 from .finding import Finding, listed
+from .in_caches import at
+from .lines import changed, into_cache, into_redislock, joined
 
 SKEW = 1.0
 """Seconds by which clocks may differ. cron starts jobs to the second."""
 FULL = 0.8
 """The share of `maxclients` from which on a server counts as full."""
 
+
+_FACTORY = "django_redislock.cluster.ClusterConnectionFactory"
 
 Rule = Callable[[ServerFacts], Iterator[Finding]]
 
@@ -30,6 +34,10 @@ def judge(server: ServerFacts) -> Iterator[Finding]:
 
 def _some(replicas: int) -> str:
     return f"{replicas or 'no'} replica{'s' * (replicas != 1)}"
+
+
+def _at_most(replicas: int) -> str:
+    return changed("REPLICAS", lambda its: min(its, replicas))
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -51,7 +59,7 @@ def version(server: ServerFacts) -> Iterator[Finding]:
         yield Finding(
             "redislock.W110",
             f"The server is {engine.name} {text}, which is newer than all that were tested.",
-            "Look for a newer django-redislock: python -m pip install -U django-redislock",
+            "python -m pip install -U django-redislock",
         )
 
 
@@ -60,8 +68,9 @@ def active_active(server: ServerFacts) -> Iterator[Finding]:
         yield Finding(
             "redislock.E108",
             "The server is one of several that accept writes and merge them later "
-            "(active-active): two callers can hold one lock, each at another server.",
-            "CONFIG SET active-replica no; or let all locks use one server"
+            "(active-active): two callers can hold one lock, each at another server. All locks "
+            "have to use one.",
+            "CONFIG SET active-replica no"
             if server.vendor == vendors.KEYDB
             else "Give locks a database that is not Active-Active, for the callers of all regions",
         )
@@ -73,7 +82,9 @@ def role(server: ServerFacts) -> Iterator[Finding]:
         yield Finding(
             "redislock.E103",
             f"The server is a replica of {where}; locks live on the primary.",
-            f'"LOCATION": "redis://{where}/0", or that of Sentinel',
+            joined(
+                [into_cache(server.alias, {"LOCATION": at(server.alias, where)})], "or Sentinel"
+            ),
         )
 
 
@@ -83,9 +94,10 @@ def cluster(server: ServerFacts) -> Iterator[Finding]:
             "redislock.E104",
             f"The server is a node of a Redis Cluster, and CACHES[{server.alias!r}] uses it as a "
             f"single server: most locks belong on other nodes.",
-            '"OPTIONS": {"CONNECTION_FACTORY": '
-            '"django_redislock.cluster.ClusterConnectionFactory"}. If the service has one address '
-            "for all slots, write that into LOCATION.",
+            joined(
+                [into_cache(server.alias, {"CONNECTION_FACTORY": _FACTORY}, "OPTIONS")],
+                "or, if the service has one address for all slots, write that into LOCATION",
+            ),
         )
 
 
@@ -124,7 +136,7 @@ def allowed(server: ServerFacts) -> Iterator[Finding]:
 def _restore(server: ServerFacts) -> str:
     unknown = server.refused.unknown
     if unknown == ("WAIT",):
-        return '"REPLICAS": 0, since nobody can wait for replicas there'
+        return _at_most(0)
     if server.vendor.name and server.vendor != vendors.KEYDB:
         return f"Ask {server.vendor.name} for them, or give locks another server"
     return f"Remove rename-command from its configuration for: {' '.join(unknown)}"
@@ -168,14 +180,14 @@ def replicas(server: ServerFacts) -> Iterator[Finding]:
             "redislock.E107",
             f"REPLICAS is {server.replicas}, and the server has {_some(connected)}: no lock with "
             f"this setting can be acquired.",
-            f'"REPLICAS": {connected}, or connect more of them',
+            joined([_at_most(connected)], "or connect more of them"),
         )
     elif connected and not server.replicas and not server.vendor.durable:
         yield Finding(
             "redislock.W103",
             f"The server has {_some(connected)}, and REPLICAS is 0: after a failover the new "
             f"primary may not know a lock, so two may hold it.",
-            'REDISLOCK = {"REPLICAS": 1}',
+            into_redislock(REPLICAS=1),
         )
     # INFO has this number only if the option is set.
     unguarded = "min_slaves_good_slaves" not in server.info and not server.vendor.durable
@@ -196,9 +208,9 @@ def eviction(server: ServerFacts) -> Iterator[Finding]:
         yield Finding(
             "redislock.W101",
             f"When its memory of {limit / 2**20:.0f} MiB is full, the server drops keys "
-            f"({policy}), including locks that are held.",
-            f"{server.vendor.sets('maxmemory-policy', 'noeviction')}; if a cache needs eviction, "
-            f"give locks another server, and name it in REDISLOCK['USING'].",
+            f"({policy}), including locks that are held. A cache that needs eviction belongs on "
+            f"another server than locks.",
+            server.vendor.sets("maxmemory-policy", "noeviction"),
         )
 
 
@@ -207,16 +219,11 @@ def persistence(server: ServerFacts) -> Iterator[Finding]:
         yield Finding(
             "redislock.W102",
             "The server saves nothing to disk: when it restarts, all locks are free at once, and "
-            "the order of waiters is lost. Fencing tokens still grow, by its clock.",
-            f'{_persist(server)}. Besides, "AFTER_LOSS": "wait" lets holders keep their locks.',
+            "the order of waiters is lost. Fencing tokens still grow, by its clock. Its "
+            'configuration file needs the setting in the hint as well; "AFTER_LOSS": "wait" lets '
+            "holders keep their locks.",
+            server.vendor.sets("appendonly", "yes"),
         )
-
-
-def _persist(server: ServerFacts) -> str:
-    how = server.vendor.sets("appendonly", "yes")
-    if not server.vendor.name:
-        how += "; and add appendonly yes to its configuration file"
-    return how
 
 
 def clock(server: ServerFacts) -> Iterator[Finding]:
@@ -226,8 +233,8 @@ def clock(server: ServerFacts) -> Iterator[Finding]:
             "redislock.W105",
             f"The clock of the server is at least {abs(server.skew):.1f} s {which} that of this "
             f"host. Leases are not affected; jobs that the clock starts, and times that people "
-            f"read, are.",
-            "Let chrony or systemd-timesyncd set the clocks of both: timedatectl set-ntp true",
+            f"read, are. Let chrony or systemd-timesyncd set both.",
+            "timedatectl set-ntp true",
         )
 
 
@@ -237,9 +244,9 @@ def clients(server: ServerFacts) -> Iterator[Finding]:
     if most and now > FULL * most:
         yield Finding(
             "redislock.W106",
-            f"The server has {now} clients, and its limit is {most}: soon nobody can connect.",
-            f"{server.vendor.sets('maxclients', 2 * most)}; and look for unused clients: "
-            f"CLIENT LIST",
+            f"The server has {now} clients, and its limit is {most}: soon nobody can connect. "
+            f"CLIENT LIST shows those that are idle.",
+            server.vendor.sets("maxclients", 2 * most),
         )
 
 
@@ -248,11 +255,10 @@ def index(server: ServerFacts) -> Iterator[Finding]:
         yield Finding(
             "redislock.W107",
             f"Locks are missing that should still be held: "
-            f"{listed([repr(name) for name in server.keys.gone])}. They were evicted, or "
-            f"their keys were deleted.",
-            "Clear locks with manage.py redislock clear NAME, which notifies their holders; and "
-            "see redislock.W101. The index drops such a name a minute after its lease would have "
-            "ended.",
+            f"{listed([repr(name) for name in server.keys.gone])}. They were evicted (see "
+            f"redislock.W101), or their keys were deleted; `manage.py redislock clear` would have "
+            f"told their holders.",
+            "The index drops such a name a minute after its lease would have ended.",
         )
     if server.keys.unlisted:
         yield Finding(
@@ -275,9 +281,9 @@ def leftovers(server: ServerFacts) -> Iterator[Finding]:
         yield Finding(
             "redislock.W109",
             f"Keys with the prefix {server.prefix!r} have no TTL and never expire: "
-            f"{listed([repr(key) for key in server.keys.endless])}.",
-            f"The next renewal gives a lock its TTL back. Delete keys that remain after a minute: "
-            f"{words}",
+            f"{listed([repr(key) for key in server.keys.endless])}. The next renewal gives a lock "
+            f"its TTL back; those that remain after a minute can be deleted.",
+            words,
         )
 
 

@@ -18,6 +18,7 @@ from django.conf import settings
 from ..settings import naming
 from ..settings.configured import entries
 from .finding import Finding, listed
+from .lines import redislock, renamed, written
 
 # A closing bracket may be the first character between brackets.
 _TOKEN = re.compile(r"\[(.[^]]*)\]|(.)", re.DOTALL)
@@ -44,7 +45,7 @@ def usage_findings() -> Iterator[Finding]:
             f"REDISLOCK['LOCKS']: {listed([repr(entry) for entry in unused])}. Literal names, "
             f"and names made by an f-string, can't be seen.",
             hint=_meant(unused, made)
-            or "To see which entry a lock follows: manage.py redislock config NAME",
+            or "manage.py redislock config NAME  # which entry a lock follows",
         )
     undeclared = [
         pattern for pattern in made if not any(overlap(pattern, entry) for entry in declared)
@@ -55,14 +56,15 @@ def usage_findings() -> Iterator[Finding]:
             message=f"REDISLOCK['LOCKS'] has no entry for names that the code makes: "
             f"{listed([repr(pattern) for pattern in sorted(undeclared)])}. They follow the "
             f"defaults.",
-            hint=f'To tune one of them: "{sorted(undeclared)[0]}": {{"TTL": 60}}',
+            hint=f"{redislock('LOCKS', sorted(undeclared)[0])} = {written({'TTL': 60})}"
+            "  # for example",
         )
 
 
 def _meant(unused: list[str], made: list[str]) -> str:
     for entry in unused:
         for pattern in get_close_matches(entry, made, 1, cutoff=0.75):
-            return f'Was "{pattern}" meant?'
+            return f"{renamed(redislock('LOCKS'), entry, pattern)}  # if that was meant"
     return ""
 
 

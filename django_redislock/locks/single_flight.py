@@ -22,17 +22,17 @@ import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from inspect import signature
 from typing import Any, Literal, NamedTuple, Protocol
 
 from ..base import fork, label
+from ..base.callables import Parameters
 from ..base.clock import now
 from ..base.exceptions import ComputationFailed, LeaseLost
 from ..lease.lease import Lease
 from ..lease.lock import UNSET, Lock, call, refuse_event_loop
 from ..primitives.contract import run
 from ..primitives.waiting import Deadline
-from ..settings.validators import refuse_unknown, validate_kept
+from ..settings.validators import OF_A_RESULT, WAIT, refuse_unknown, validate_kept
 from ..transport.ports import AsyncPort, SyncPort
 from .completion import Done, acquire_unless_recorded, write_at_release
 from .function_decorator import FunctionDecorator
@@ -40,6 +40,11 @@ from .redis_lock import redis_lock
 from .wrappers import LockFor
 
 logger = logging.getLogger("django_redislock")
+
+INSIDE = (
+    "let the computation call the undecorated function, which is the __wrapped__ of the decorated "
+    "one, or give the inner call another name"
+)
 
 MAX_MESSAGE = 1000
 """Characters of an exception's message that other callers see."""
@@ -85,10 +90,11 @@ class single_flight(FunctionDecorator[Literal["raise"]]):
         *,
         wait: float | None = UNSET,
         using: str = UNSET,
+        scope: None = UNSET,
         serializer: Serializer = json,
         **unknown: object,
     ) -> None:
-        refuse_unknown(unknown, "single_flight")
+        refuse_unknown(unknown, "single_flight", OF_A_RESULT | WAIT)
         for method in ("dumps", "loads"):
             if not callable(getattr(serializer, method, None)):
                 raise TypeError(
@@ -97,10 +103,11 @@ class single_flight(FunctionDecorator[Literal["raise"]]):
                 )
         self._template = name
         self._ttl = validate_kept(ttl)
-        self._serializer = serializer
-        options: Any = {"wait": wait, "using": using}
+        # The functions, since a module can't be pickled or copied.
+        self._dumps, self._loads = serializer.dumps, serializer.loads
+        options: Any = {"wait": wait, "using": using, "scope": scope}
         given = {option: value for option, value in options.items() if value is not UNSET}
-        self._lock = redis_lock(release="exit", **given)._of_kind("mutex")
+        self._lock = redis_lock(release="exit", **given)._of_kind("mutex")._advising(INSIDE)
 
     def __repr__(self) -> str:
         return f"<single_flight {self._template!r}>"
@@ -113,7 +120,7 @@ class single_flight(FunctionDecorator[Literal["raise"]]):
     ) -> Callable[..., Any]:
         if kind.endswith("generator"):
             raise TypeError(f"single_flight shares one result, and {function!r} is a {kind}")
-        if self._template is None and signature(function).parameters:
+        if self._template is None and Parameters(function).left():
             raise TypeError(
                 f"single_flight needs a name for {function!r}, since its results depend on its "
                 f"arguments: @single_flight('rates:{{currency}}')"
@@ -152,13 +159,13 @@ class single_flight(FunctionDecorator[Literal["raise"]]):
 
     def _result(self, lease: Lease, value: Any) -> _Result:
         try:
-            payload = self._serializer.dumps(value)
+            payload = self._dumps(value)
             if not isinstance(payload, str | bytes):
                 raise TypeError(f"dumps returned {type(payload).__name__}, not str or bytes")
         except (TypeError, ValueError) as error:  # what serializers raise
             raise TypeError(
-                f"The result of {lease.name!r} can't be shared: {error}. Return what "
-                f"{self._serializer!r} can write, or give single_flight another serializer."
+                f"The result of {lease.name!r} can't be shared: {error}. Return what the "
+                f"serializer can write, or give single_flight another serializer."
             ) from error
         if isinstance(payload, str):
             return _Result(lease.fencing_token, "text", payload.encode())
@@ -169,7 +176,7 @@ class single_flight(FunctionDecorator[Literal["raise"]]):
         if result.failed:
             raise result.error(caller.lock.name)
         text = result.payload.decode() if result.kind == "text" else result.payload
-        return self._serializer.loads(text)
+        return self._loads(text)
 
 
 KEPT = "^%d+|[bt][ey][xt][te]s?|"

@@ -17,6 +17,7 @@ from ..periodic.plan import LOOK_EVERY
 from ..periodic.runner import runners
 from ..periodic.workers import Workers
 from ..primitives.ledger import RunOutcome
+from .arguments import NO_JOBS
 from .events import ENDING, NUDGE, Events, Interrupted, require_main_thread
 from .failing import WRONG
 
@@ -42,6 +43,8 @@ class Scheduler:
         try:
             with self._events as events:
                 events.collect()
+                if not self._jobs:
+                    self._say(NO_JOBS)
                 self._workers = Workers(self._options["workers"], events.nudge)
                 self._runners = runners(self._jobs, self._workers, stays=not self._options["once"])
                 try:

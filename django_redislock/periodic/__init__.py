@@ -6,6 +6,9 @@
 Every host runs `manage.py runperiodic`. docs/periodic.md has the details.
 """
 
+import sys
+from types import ModuleType
+
 from ..primitives.ledger import Pause, RunInfo, RunOutcome, RunRequest
 from .events import job_finished, job_started
 from .registry import periodic
@@ -23,3 +26,13 @@ __all__ = [
     "job_started",
     "periodic",
 ]
+
+
+class _Module(ModuleType):
+    def __call__(self, *_: object, **__: object) -> None:
+        raise TypeError(
+            f"{__name__} is a module with the decorator: write from {__name__} import periodic"
+        )
+
+
+sys.modules[__name__].__class__ = _Module

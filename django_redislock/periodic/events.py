@@ -17,6 +17,7 @@ from django.dispatch import Signal
 
 from .. import signals
 from ..base import background
+from ..base.holder import log_extra
 from ..primitives.ledger import RunInfo, RunOutcome
 
 logger = logging.getLogger("django_redislock")
@@ -40,9 +41,8 @@ def send(event: RunInfo, error: BaseException | None = None) -> None:
     level, message = _LEVELS[event.outcome]
     if logger.isEnabledFor(level):
         fields = asdict(event) | {"duration": event.duration}
-        extra = {f"job_{field}": value for field, value in fields.items()}
-        arguments = fields | {"duration": event.duration or 0.0}
-        logger.log(level, message, arguments, extra=extra, exc_info=error)
+        words = fields | {"duration": event.duration or 0.0}
+        logger.log(level, message, words, extra=log_extra("job", fields), exc_info=error)
     signal = job_started if event.outcome == RunOutcome.RUNNING else job_finished
     if signal.receivers:
         background.later(partial(signals.deliver, signal, event, event.job))

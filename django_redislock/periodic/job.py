@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import tzinfo
 from hashlib import sha256
 from typing import Any, Literal, TypedDict
 
+from ..base.callables import kind_of
 from ..primitives.keys import Keys
 from ..primitives.ledger import REQUEST_GOOD_FOR, RunRequest, Wanted
 from ..settings import conf
@@ -38,6 +38,7 @@ class JobOptions(TypedDict, total=False):
     tz: tzinfo | str | None
     """The time zone of a cron expression; by default `TIME_ZONE`."""
     enabled: bool
+    """Whether schedulers start the job."""
     at_most_for: float | None
     """The lease is not renewed beyond this time, counted from its start. None: no limit."""
     at_least_for: float
@@ -80,7 +81,7 @@ class Job:
 
     @property
     def asynchronous(self) -> bool:
-        return inspect.iscoroutinefunction(self.function)
+        return kind_of(self.function) == "coroutine"
 
     @property
     def retries(self) -> bool:

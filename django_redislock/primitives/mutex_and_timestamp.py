@@ -53,6 +53,7 @@ def _second(claim: Claim) -> Claim:
 def _remember(claim: Claim, second: Claim) -> None:
     claim.doubtful |= second.doubtful
     claim.given_back |= second.given_back
+    claim.released += second.released
 
 
 async def acquire(
@@ -101,12 +102,7 @@ async def release(port: Port, claim: Claim, first: First = mutex) -> Refusal | N
         raise
     finally:
         _remember(claim, second)
-    try:
-        return await first.release(port, claim) or refusal
-    except LockUnavailable:
-        # The timestamp lock is released, and refuses the release that is repeated.
-        claim.given_back |= refusal is None
-        raise
+    return await first.release(port, claim) or refusal
 
 
 async def extend(

@@ -57,9 +57,15 @@ class Script(NamedTuple):
         own_inbox = port.own_inbox(claim.keys)
         args = [claim.token, int(claim.doubtful), own_inbox, *self.more]
         sent = port.now()
-        released, *rest = await port.script(self.name, self.keys, args)
+        try:
+            released, *rest = await port.script(self.name, self.keys, args)
+        except BaseException:
+            # A waiter of this process may have the lock now, and no message says so.
+            port.wake_neighbours(claim.keys)
+            raise
         if not released:
-            return Refusal(*rest)
+            return None if claim.keys.lock in claim.released else Refusal(*rest)
+        claim.released += (claim.keys.lock,)
         now_us, granted = rest or (0, ())
         if granted:
             # The deadlines count from our sending, since these waiters have the same clock.

@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable
 
 from ..base.exceptions import LockUnavailable
-from ..base.holder import Holder
+from ..base.holder import Holder, log_extra
 
 logger = logging.getLogger("django_redislock")
 
@@ -130,6 +130,6 @@ class WaitLog:
         if waited >= self._busy_at:
             self._busy_at = 2 * waited
             ahead = f" Waiters ahead: {position}." if position else ""
-            extra = {"lock_name": name, "lock_waited": waited, "lock_holder": holder}
+            extra = log_extra("lock", {"name": name, "waited": waited, "holder": holder})
             text = "Waiting for %r for %.1f s: it is held by %s.%s"
-            logger.info(text, name, waited, holder, ahead, extra=extra)
+            logger.info(text, name, waited, str(holder), ahead, extra=extra)

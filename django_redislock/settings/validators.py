@@ -6,13 +6,14 @@ on. For a wrong value it raises `TypeError` or `ValueError` with a message that 
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import tzinfo
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from ..base import label
+from ..base.callables import kind_of
 from ..base.servers import Servers
 
 Validator = Callable[[object, str], Any]
@@ -193,15 +194,30 @@ def validate_on_conflict(value: object, name: str = "on_conflict") -> str | Call
     return str.__str__(value)
 
 
-def validate_response(value: object, name: str = "response") -> Callable[..., Any] | str | None:
+def _function(value: object, must: str, example: str) -> Callable[..., Any] | str | None:
     if value is None or callable(value):
         return value
     if not isinstance(value, str) or "." not in value:
-        raise TypeError(
-            f"{name} must be a function of the request and the error, or the dotted path of one, "
-            f"such as 'shop.views.busy', not {value!r}"
-        )
+        raise TypeError(f"{must}, or the dotted path of one, such as {example!r}, not {value!r}")
     return value
+
+
+def validate_response(value: object, name: str = "response") -> Callable[..., Any] | str | None:
+    must = f"{name} must be a function of the request and the error"
+    return _function(value, must, "shop.views.busy")
+
+
+def validate_scope(value: object, name: str = "scope") -> Callable[..., Any] | str | None:
+    must = f"{name} must be a function without arguments that returns the scope"
+    return _function(value, must, "shop.tenants.scope")
+
+
+def validate_no_scope(value: object, name: str = "scope") -> None:
+    if value is not None:
+        raise TypeError(
+            f"{name} must be None, for a name without a scope, not {value!r}. The function that "
+            f"returns the scope is a setting: REDISLOCK['SCOPE']"
+        )
 
 
 def validate_using(value: object, name: str = "using") -> str:
@@ -218,16 +234,29 @@ def validate_servers(value: object, name: str = "using") -> str:
 
 
 def validate_prefix(value: object, name: str) -> str:
-    plain = isinstance(value, str) and value.isprintable() and not set("{}|") & set(value)
+    plain = isinstance(value, str) and label.is_harmless(value) and not set("{}|") & set(value)
     if not plain or not value:
         raise ValueError(f"{name} must be a non-empty str without braces and |, not {value!r}")
     return str.__str__(value)
+
+
+def validate_problem_type(value: object, name: str) -> str:
+    if not isinstance(value, str) or not re.fullmatch(r"[^\s{}]+(\{code\}[^\s{}]*)?", value):
+        raise ValueError(
+            f"{name} must be a URI, in which {{code}} may stand for the code of a problem, such "
+            f"as 'https://shop.example/problems#{{code}}', not {value!r}"
+        )
+    return value
 
 
 def validate_label(value: object, name: str = "label") -> str:
     if not isinstance(value, str):
         raise TypeError(f"{name} must be a str that says where the lock is taken, not {value!r}")
     return value
+
+
+def validate_stacklevel(value: object, name: str = "stacklevel") -> int:
+    return validate_whole(value, name, "frames", 1, 1000, "2")
 
 
 def validate_operator(by: object, reason: object) -> tuple[str, str]:
@@ -244,7 +273,7 @@ def validate_operator(by: object, reason: object) -> tuple[str, str]:
 def validate_on_lost(value: object, name: str = "on_lost") -> Callable[..., object]:
     if not callable(value):
         raise TypeError(f"{name} must be a function of the lease, not {value!r}")
-    if inspect.iscoroutinefunction(value):
+    if kind_of(value) == "coroutine":
         raise TypeError(
             f"{name} must be a plain function: it is called in a thread, where no event loop "
             f"runs. To stop a coroutine, write cancel_on_lost=True."
@@ -252,30 +281,55 @@ def validate_on_lost(value: object, name: str = "on_lost") -> Callable[..., obje
     return value
 
 
-_ELSEWHERE = {
-    "auto_renewal": "Write renew=; a lease is renewed by default.",
-    "auto_release_time": "Write ttl= for the seconds that a lease lives without renewal.",
-    "lease_time": "Write ttl= for the seconds that a lease lives without renewal.",
-    "sleep": "Leave it out: waiters are woken, and nobody asks again and again.",
-    "retry_delay": "Leave it out: waiters are woken, and nobody asks again and again.",
-    "thread_local": "Leave it out: acquire() returns a lease, which belongs to its holder.",
-    "token": "Leave it out; lease.export() and Lease.restore() hand a lease to another process.",
-    "id": "Write label= for people; lease.export() and Lease.restore() hand a lease on.",
-    "redis": "Write using=, an alias of CACHES.",
-    "client": "Write using=, an alias of CACHES.",
-    "masters": "Write Redlock(name, using=[…]) with aliases of CACHES.",
+WAIT = {"wait": "the seconds to wait for the lock (0: try once, None: no limit)"}
+OF_A_LOCK = {
+    "ttl": "the seconds that a lease lives without renewal",
+    **WAIT,
+    "renew": "",
+    "label": "",
+    "using": "",
 }
-"""Arguments of other libraries' locks, and what to write here."""
+OF_A_RESULT = {"ttl": "the seconds that a result is kept", "using": ""}
+OF_A_JOB = {"at_most_for": "the seconds that a run may take"}
+"""What functions take, and for times what they mean there."""
+
+_TIMEOUTS = ("timeout", "expire", "blocking_timeout", "blocking")
+_ELSEWHERE = {
+    "auto_renewal": ("renew", "Write renew=; a lease is renewed by default."),
+    "auto_release_time": ("ttl", "Write ttl= for {ttl}."),
+    "lease_time": ("ttl", "Write ttl= for {ttl}."),
+    "sleep": ("", "Leave it out: waiters are woken, and nobody asks again and again."),
+    "retry_delay": ("", "Leave it out: waiters are woken, and nobody asks again and again."),
+    "thread_local": ("", "Leave it out: acquire() returns a lease, which belongs to its holder."),
+    "token": (
+        "",
+        "Leave it out; lease.export() and Lease.restore() hand a lease to another process.",
+    ),
+    "id": (
+        "label",
+        "Write label= for people; lease.export() and Lease.restore() hand a lease on.",
+    ),
+    "redis": ("using", "Write using=, an alias of CACHES, or a list of them for a Redlock."),
+    "client": ("using", "Write using=, an alias of CACHES, or a list of them for a Redlock."),
+    "masters": ("", "Write Redlock(name, using=[…]) with aliases of CACHES."),
+}
+"""Arguments of other libraries' locks, the argument that is meant, and what to write here."""
 
 
-def refuse_unknown(arguments: dict[str, object], function: str) -> None:
-    """Raise `TypeError` for arguments that don't exist, and name those that were meant."""
+def refuse_unknown(
+    arguments: Iterable[str], function: str, takes: Mapping[str, str] = OF_A_LOCK
+) -> None:
+    """Raise `TypeError` for arguments that don't exist, and name those that were meant, as far as
+    the function takes them."""
     for name in arguments:
-        if name in ("timeout", "expire", "blocking_timeout", "blocking"):
+        if name in _TIMEOUTS:
+            meant = [f"{its}= for {meaning}" for its, meaning in takes.items() if meaning]
             raise TypeError(
                 f"{name}= is refused, because it means different things in different "
-                f"libraries. Write ttl= for the seconds that a lease lives without renewal, "
-                f"and wait= for the seconds to wait for the lock (0: try once, None: no limit)."
+                f"libraries. Write {', and '.join(meant)}."
             )
-        hint = f". {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
+        meant_here, advice = _ELSEWHERE.get(name, ("", ""))
+        if meant_here and meant_here not in takes:
+            advice = "Leave it out."
+        hint = f". {advice.format_map(takes)}" if advice else ""
         raise TypeError(f"{function}() has no argument {name!r}{hint}")

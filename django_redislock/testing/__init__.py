@@ -7,7 +7,12 @@ how the package finds a server, how it asks the server, or which time it is.
 from .assertions import assert_held, assert_locked, check_lock_order, lose_lease
 from .memory import Memory, locks_in_memory
 from .own_prefix import names_apart
-from .stubs import locks_always_busy, locks_always_free, redis_unavailable
+from .stubs import (
+    locks_always_busy,
+    locks_always_free,
+    locks_held_elsewhere,
+    redis_unavailable,
+)
 
 __all__ = [
     "Memory",
@@ -16,6 +21,7 @@ __all__ = [
     "check_lock_order",
     "locks_always_busy",
     "locks_always_free",
+    "locks_held_elsewhere",
     "locks_in_memory",
     "lose_lease",
     "names_apart",

@@ -1,29 +1,35 @@
-"""Locks without a server: always free, always busy, or Redis unreachable."""
+"""Locks without a server: always free, always busy, or Redis unreachable. And locks that somebody
+else holds."""
 
 from __future__ import annotations
 
 import itertools
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import redis
 from redis import asyncio as aioredis
 
-from ..base.exceptions import LockError, LockNotAcquired, LockUnavailable
+from ..base.exceptions import LeaseLost, LockError, LockNotAcquired, LockUnavailable
 from ..base.holder import Holder
 from ..lease.lock import Lock
+from ..locks.redis_lock import redis_lock
+from ..locks.wrappers import acquire
 from ..primitives.contract import Claim, Port, Primitive, Sight
 from ..primitives.keys import Keys, name_of
 from ..settings.policy import Policy
+from ..transport import ports
 from ..transport.multiplexed import Multiplexed
 from ..transport.server import elsewhere
 from .condition import Condition
 from .matching import matches, validate_pattern
 from .no_server import (
     PRIMITIVES,
+    SCRIPT,
     StandIns,
     answering,
     configured,
@@ -72,6 +78,24 @@ def locks_always_busy(name: str = "*", *, holder: Holder | str = "") -> Conditio
         raise TypeError(f"holder must be a Holder or a str that names one, not {holder!r}")
     who = holder if isinstance(holder, Holder) else _holder_of(holder)
     return Condition(lambda: _busy(name, who))
+
+
+def locks_held_elsewhere(*locks: str | Lock) -> Condition[None]:
+    """Hold these locks as another process would, so that the code under test finds them busy.
+
+    A test that held them itself would get `LockReentered`, in a request of Django's `Client`, too:
+    the client runs the view in the thread of the test. Each lock is a name or, of another kind, a
+    lock such as `Semaphore("export", 1)`.
+
+    Callers wait for as long as they do elsewhere, and get the lock when the block has ended. Where
+    locks are always free, or no server is configured, they are refused at once.
+
+    Raises `LockNotAcquired` if a lock is held already.
+    """
+    wrong = [lock for lock in locks if not isinstance(lock, str | Lock)]
+    if wrong or not locks:
+        raise TypeError(f"write names of locks, such as 'invoice:42', or locks, not {wrong!r}")
+    return Condition(lambda: _elsewhere(locks))
 
 
 def redis_unavailable() -> Condition[None]:
@@ -156,7 +180,7 @@ def _busy(pattern: str, holder: Holder) -> Iterator[None]:
     def stand_in(original: Any) -> Any:
         def primitive(lock: Lock, policy: Policy) -> Primitive:
             actual: Primitive = original(lock, policy)
-            for name in getattr(lock, "names", (lock.name,)):
+            for name in _names(lock):
                 if matches(name, pattern):
                     return _Busy(actual, name, holder)
             return actual
@@ -166,6 +190,37 @@ def _busy(pattern: str, holder: Holder) -> Iterator[None]:
     busy = [(kind, stand_in(kind._primitive)) for kind, _ in PRIMITIVES]
     with nullcontext() if elsewhere() else _free(), finding(busy):
         yield
+
+
+@contextmanager
+def _elsewhere(locks: Sequence[str | Lock]) -> Iterator[None]:
+    taken = [redis_lock(lock) if isinstance(lock, str) else lock for lock in locks]
+    with ExitStack() as stack:
+        if not configured() or ports.BasePort.script is not SCRIPT:
+            for lock in taken:
+                for name in _names(lock):
+                    stack.enter_context(_busy(name, _holder_of("")))
+        else:
+            for lock in taken:
+                stack.enter_context(_of_another_thread(lock))
+        yield
+
+
+@contextmanager
+def _of_another_thread(lock: Lock) -> Iterator[None]:
+    its = lock._copy(type(lock), "locks_held_elsewhere()")
+    with ThreadPoolExecutor(1, "elsewhere") as thread:
+        lease = thread.submit(acquire, its, 0).result()
+    try:
+        yield
+    finally:
+        with suppress(LeaseLost):  # the test has cleared it, perhaps
+            lease.release()
+
+
+def _names(lock: Lock) -> Sequence[str]:
+    names: Sequence[str] = getattr(lock, "names", (lock.name,))
+    return names
 
 
 class _Busy:

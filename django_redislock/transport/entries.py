@@ -21,7 +21,7 @@ from django_redis.pool import ConnectionFactory, SentinelConnectionFactory
 
 from ..base.servers import MEMORY
 from . import location, memory
-from .pools import Pools, PoolsOfAlias
+from .pools import Pools, PoolsOfAlias, made_of_entry
 
 _ALIKE = (
     "USERNAME",
@@ -33,35 +33,34 @@ _ALIKE = (
     "SENTINEL_KWARGS",
 )
 """The options of connections that django-valkey has inherited from django-redis."""
-_AN_ENTRY = "Give locks an entry of their own, and name it in REDISLOCK['USING']."
+AN_ENTRY_APART = "Give locks an entry of their own, and name it in REDISLOCK['USING']."
+"""The end of the error for an entry that is good for a cache, and not for locks."""
 
 
 def pools_of(using: str) -> Pools:
     """Return the pools of an alias. Raises `ImproperlyConfigured` if locks can't use it."""
     if using == MEMORY:
         return _in_memory()
-    backend = _backend(using)
-    found = _read(backend, using)
+    backend = made_of_entry(using, lambda: _backend(using))
+    found = made_of_entry(using, lambda: _read(backend, using))
     if isinstance(found, str):
         raise ImproperlyConfigured(f"CACHES[{using!r}]{found}")
-    if isinstance(getattr(backend, "client", None), DefaultClient):
-        _refuse_twins(using)
     return found
 
 
 # These functions have passwords in their variables, which a crash reporter would show. So they
-# raise nothing, and return why an entry can't be used.
+# return why an entry can't be used. What they raise all the same ends in made_of_entry().
 
 
 def _read(backend: Any, using: str) -> Pools | str:
-    client = getattr(backend, "client", None)
+    client = backend.client if hasattr(type(backend), "client") else None
     if isinstance(client, ShardClient):
         return _in_shards(type(client).__name__)
     if isinstance(client, DefaultClient):
         urls = _urls_of(client, using)
         if not location.readable(urls):
             return f"['LOCATION'] {location.UNREADABLE}."
-        return PoolsOfAlias(using, urls, client.connection_factory)
+        return _twin(using) or PoolsOfAlias(using, urls, client.connection_factory)
     entry = settings.CACHES.get(using, {})  # another thread may override them at this moment
     options = entry.get("OPTIONS") or {}
     if isinstance(backend, RedisCache):
@@ -70,14 +69,13 @@ def _read(backend: Any, using: str) -> Pools | str:
         return _of_valkey(entry.get("LOCATION"), options, using)
     return (
         f" is served by {type(backend).__module__}.{type(backend).__qualname__}; locks need a "
-        f"Redis: 'BACKEND': 'django_redis.cache.RedisCache', or Django's own. {_AN_ENTRY}"
+        f"Redis: 'BACKEND': 'django_redis.cache.RedisCache', or Django's own. {AN_ENTRY_APART}"
     )
 
 
 def _in_shards(kind: str) -> str:
-    return (
-        f" spreads its keys over several servers, by {kind}; locks need one primary. {_AN_ENTRY}"
-    )
+    what = f"spreads its keys over several servers, by {kind}; locks need one primary"
+    return f" {what}. {AN_ENTRY_APART}"
 
 
 def _urls_of(client: DefaultClient[Any], using: str) -> list[str]:
@@ -109,7 +107,7 @@ def _of_valkey(where: Any, options: dict[str, Any], using: str) -> Pools | str:
         if of.__module__.partition(".")[0] == "valkey":
             return (
                 f" gives {term!r} in CONNECTION_POOL_KWARGS an object of the package valkey; "
-                f"locks connect through redis-py, and can't use it. {_AN_ENTRY}"
+                f"locks connect through redis-py, and can't use it. {AN_ENTRY_APART}"
             )
     urls = [re.sub("^valkey(s?)://", r"redis\1://", url) for url in _urls(where)]
     return _own_pools(urls, {term: options[term] for term in _ALIKE if term in options}, using)
@@ -171,20 +169,24 @@ def no_alias(using: str) -> ImproperlyConfigured:
     )
 
 
-def _refuse_twins(using: str) -> None:
-    """django-redis keeps one pool for each LOCATION, and the alias that is used first decides on
-    its database and user. Locks of another alias would silently go to the wrong place."""
+def _twin(using: str) -> str:
+    """Return why an alias can't be used beside another one; "": there is no such alias.
+
+    django-redis keeps one pool for each LOCATION, and the alias that is used first decides on
+    its database and user. Locks of another alias would silently go to the wrong place.
+    """
     entries = settings.CACHES
     mine = entries.get(using, {})  # another thread may override the settings at this moment
     for other, entry in entries.items():
         same = all(entry.get(key) == mine.get(key) for key in ("BACKEND", "LOCATION"))
         if other != using and same and _way_in(entry) != _way_in(mine):
-            raise ImproperlyConfigured(
-                f"CACHES[{using!r}] and CACHES[{other!r}] have the same LOCATION and differ in "
-                f"the database, the user or the sentinels that their OPTIONS name. django-redis "
-                f"shares one pool between them, and the alias that is used first decides for "
-                f"both: write the database and the user into the URLs in LOCATION."
+            return (
+                f" and CACHES[{other!r}] have the same LOCATION and differ in the database, the "
+                f"user or the sentinels that their OPTIONS name. django-redis shares one pool "
+                f"between them, and the alias that is used first decides for both: write the "
+                f"database and the user into the URLs in LOCATION."
             )
+    return ""
 
 
 def _way_in(entry: dict[str, Any]) -> list[Any]:

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable
 from functools import partial
 from inspect import signature
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import redis
@@ -38,6 +38,8 @@ from .cluster_factory import (
 from .command import AsyncPool, Pool, SyncExchange, sender
 from .multiplexed import Multiplexed
 
+T = TypeVar("T")
+
 BACKGROUND_TIMEOUT = 2.0
 """Seconds that work in the background waits for an answer, at most."""
 
@@ -50,6 +52,10 @@ _BACKGROUND = {
     "retry_on_timeout": False,
     "retry_on_error": [],
 }
+
+
+_TIMES = ("socket_timeout", "socket_connect_timeout", "health_check_interval", "timeout")
+"""The options of pools and connections that are seconds."""
 
 
 class Pools(Protocol):
@@ -75,6 +81,21 @@ class Pools(Protocol):
 
     def for_loop(self) -> AsyncPool:
         """As `Server.async_pool`."""
+
+
+def made_of_entry(using: str, make: Callable[[], T]) -> T:
+    """Return what `make` makes of an entry of CACHES, which may name classes that raise anything.
+
+    Raises `ImproperlyConfigured`, after `make` has ended: a crash reporter shows the variables of
+    each function that an exception leaves, and those of `make` have passwords.
+    """
+    try:
+        return make()
+    except ImproperlyConfigured:
+        raise
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+    raise ImproperlyConfigured(f"CACHES[{using!r}] can't be used for locks: {why}")
 
 
 class PoolsOfAlias:
@@ -103,18 +124,39 @@ class PoolsOfAlias:
 
     def shared(self) -> Pool:
         if self._shared is None:
-            if isinstance(self._factory, ClusterConnectionFactory):
-                self._shared = self._factory.get_or_create_pools(self._urls)
-            else:
-                # The pool of a client would do, too, but a client may connect when it is made.
-                params = self._factory.make_connection_params(self._urls[0])
-                create = self._factory.get_or_create_connection_pool
-                if self._apart is not None:  # django-redis may have other pools at this URL
-                    create = self._factory.get_connection_pool
-                self._shared = create(params)
+            self._shared = made_of_entry(self._using, self._make_shared)
         return self._shared
 
+    def _refuse_wrong_times(self) -> None:
+        """Raise `ImproperlyConfigured` for time-outs that are no times. This package reckons with
+        them; redis-py takes them as they are."""
+        for name in _TIMES:
+            given = self._factory.pool_cls_kwargs.get(name)
+            if given is not None and not (isinstance(given, int | float) and given >= 0):
+                raise ImproperlyConfigured(
+                    f"CACHES[{self._using!r}] has the {name} {given!r}: write a number of "
+                    f"seconds, such as 5."
+                )
+
     def background(self) -> Pool:
+        return made_of_entry(self._using, self._make_background)
+
+    def for_loop(self) -> AsyncPool:
+        return made_of_entry(self._using, self._make_for_loop)
+
+    def _make_shared(self) -> Pool:
+        self._refuse_wrong_times()
+        if isinstance(self._factory, ClusterConnectionFactory):
+            return self._factory.get_or_create_pools(self._urls)
+        # The pool of a client would do, too, but a client may connect when it is made.
+        params = self._factory.make_connection_params(self._urls[0])
+        create = self._factory.get_or_create_connection_pool
+        if self._apart is not None:  # django-redis may have other pools at this URL
+            create = self._factory.get_connection_pool
+        pool: redis.ConnectionPool = create(params)
+        return pool
+
+    def _make_background(self) -> Pool:
         if isinstance(self._factory, ClusterConnectionFactory):
             return self._factory.get_pools(self._urls, _BACKGROUND)
         params = self._factory.make_connection_params(self._urls[0])
@@ -122,7 +164,8 @@ class PoolsOfAlias:
         pool.connection_kwargs.update(_BACKGROUND)
         return pool
 
-    def for_loop(self) -> AsyncPool:
+    def _make_for_loop(self) -> AsyncPool:
+        self._refuse_wrong_times()
         if not isinstance(self._factory, ClusterConnectionFactory):
             return self._multiplexed(self._urls[0])
         return Cluster(

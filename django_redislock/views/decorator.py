@@ -11,21 +11,31 @@ from functools import cache, partial, wraps
 from types import MethodType
 from typing import Any, NamedTuple, TypeVar
 
-from asgiref.sync import iscoroutinefunction, sync_to_async
+from asgiref.sync import sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
 from ..base import label
+from ..base.callables import kind_of
+from ..lease.current import enclosing
+from ..lease.lease import Lease
+from ..lease.lock import Lock
 
 T = TypeVar("T")
 V = TypeVar("V", bound=Callable[..., Any])
 
 
 def method_of(view: Any) -> Any:
-    """Return the bound method in the partial that method_decorator() makes of it."""
-    while isinstance(view, partial) and not (view.args or view.keywords):
-        view = view.func
+    """Return the bound method in the partial that method_decorator() makes of it, below other
+    decorators."""
+    while not inspect.ismethod(view):
+        if isinstance(view, partial) and not (view.args or view.keywords):
+            view = view.func
+        elif hasattr(view, "__wrapped__"):
+            view = view.__wrapped__
+        else:
+            break
     return view
 
 
@@ -48,10 +58,34 @@ class Call(NamedTuple):
         is_method = len(self.args) > 1 and self.args[1] is self.request
         return self.args[is_method:]
 
-    def run(self) -> HttpResponseBase:
+    @property
+    def leases(self) -> list[Lease]:
+        """The leases that decorators have taken for this request."""
+        its: list[Lease] = vars(plain_request(self.request)).setdefault("_redislock_leases", [])
+        return its
+
+    def has(self, lock: Lock) -> bool:
+        """Whether a decorator around this one holds the lock for this request: a class and its
+        method, or a class and its parent, may have the same one. Raises `LeaseLost`."""
+        if not self.leases:
+            return False
+        key, using = lock._keys().lock, lock._policy().using
+        for lease in enclosing():
+            if lease in self.leases and (lease._claim.keys.lock, lease.using) == (key, using):
+                lease.check()  # a view never runs without its lock
+                return True
+        return False
+
+    def run(self, lease: Lease | None = None) -> HttpResponseBase:
+        """Call the view, under a lease that was taken for it."""
+        if lease is not None:
+            self.leases.append(lease)
         return self._checked(self.view(*self.args, **self.kwargs))
 
-    async def arun(self) -> HttpResponseBase:
+    async def arun(self, lease: Lease | None = None) -> HttpResponseBase:
+        """`run` for coroutines."""
+        if lease is not None:
+            self.leases.append(lease)
         response = self.view(*self.args, **self.kwargs)
         if inspect.isawaitable(response):
             response = await response
@@ -129,7 +163,7 @@ class ViewDecorator:
             return Call(view, request, args, kwargs, prepared, whole_class)
 
         wrapper: Callable[..., Any]
-        if iscoroutinefunction(view):
+        if kind_of(view) == "coroutine":
 
             async def awrapper(*args: Any, **kwargs: Any) -> HttpResponseBase:
                 return await self._aanswer(call(args, kwargs))
@@ -204,6 +238,11 @@ def is_of_rest_framework(request: Any) -> bool:
     # If nobody has imported the framework, the request isn't its.
     kind: type | tuple[()] = getattr(sys.modules.get("rest_framework.request"), "Request", ())
     return isinstance(request, kind)
+
+
+def plain_request(request: Any) -> Any:
+    """Return Django's request, also of that of Django REST framework."""
+    return getattr(request, "_request", request)
 
 
 def _of_rest_framework(cls: Any) -> bool:

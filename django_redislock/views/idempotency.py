@@ -16,6 +16,7 @@ makes a key for each operation, and sends it with every request for that operati
     is after a crash.
 6.  If a response can't be kept, the record says only that the request was carried out. Later
     requests get 409 with that answer; nothing is carried out again.
+7.  A record that can't be read means the same: records are written after the view has run.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ from django.conf import settings
 from django.http.response import HttpResponseBase
 from django.template.response import SimpleTemplateResponse
 
-from ..base.exceptions import LockNotAcquired, LockUnavailable
+from ..base.exceptions import LockError, LockNotAcquired, LockUnavailable
 from ..lease.lease import Lease
-from ..lease.lock import refuse_event_loop
+from ..lease.lock import UNSET, Lock, refuse_event_loop
 from ..locks.completion import Completion, Done, acquire_unless_recorded
 from ..locks.redis_lock import redis_lock
 from ..primitives import record
@@ -50,6 +51,8 @@ from .decorator import (
 from .idempotency_key import HEADER, lock_name, parse, scope_of, shortened
 from .problems import (
     ANSWER_NOT_KEPT,
+    ANSWER_UNREADABLE,
+    FORM_UNPARSED,
     KEY_IN_USE,
     KEY_MALFORMED,
     KEY_MISSING,
@@ -57,7 +60,7 @@ from .problems import (
     PAYLOAD_MISMATCH,
     Problem,
 )
-from .replay import NotKept, fingerprint, pack, pack_done, unpack
+from .replay import NotKept, fingerprint, is_unparsed_form, pack, pack_done, unpack
 from .responses import NoLock, problem, without_lock
 
 logger = logging.getLogger("django_redislock")
@@ -73,6 +76,11 @@ ADVICE = (
 )
 """For developers."""
 
+INSIDE = "send the inner request with another Idempotency-Key"
+
+UNREADABLE = b""
+"""Stands for a record that `unpack` can't read."""
+
 _REFUSALS = frozenset((401, 403, 407, 408, 425, 429))
 """Statuses that are not kept: they refuse this client, or ask it to try again."""
 
@@ -87,7 +95,8 @@ class idempotent_view(ViewDecorator):
 
     A key belongs to the user of the request, or to its `Authorization` header and session. A
     request that has none of these is refused with 403, unless `scope` is given: a function of the
-    request that returns whose key it is, or None to refuse the request.
+    request that returns whose key it is, or None to refuse the request. With the setting `SCOPE`,
+    a key belongs to a tenant as well, unless `scope` is None.
     """
 
     def __init__(
@@ -96,19 +105,22 @@ class idempotent_view(ViewDecorator):
         *,
         required: bool = False,
         methods: Iterable[str] = ("POST", "PATCH"),
-        scope: Callable[[Any], str | None] | None = None,
+        scope: Callable[[Any], str | None] | None = UNSET,
         max_size: int = 1_000_000,
     ) -> None:
         if callable(ttl):
             raise TypeError("idempotent_view needs its parentheses: @idempotent_view()")
-        if scope is not None and not callable(scope):
+        if scope is not UNSET and scope is not None and not callable(scope):
             raise TypeError(f"scope must be a function of the request, not {scope!r}")
         if not isinstance(required, bool):
             raise TypeError(f"required must be True or False, not {required!r}")
         self._ttl = validate_ttl(ttl)
         self._required = required
         self._methods = validate_methods(methods)
-        self._scope = scope or scope_of
+        self._scope = scope if callable(scope) else scope_of
+        options: Any = {"scope": None} if scope is None else {}
+        lock = redis_lock(wait=KEY_WAIT, release="commit", **options)._of_kind("mutex")
+        self._lock = lock._advising(INSIDE)
         self._max_size = validate_max_size(max_size)
 
     def __repr__(self) -> str:
@@ -119,7 +131,7 @@ class idempotent_view(ViewDecorator):
             request = self._keyed(call)
         except _Refused as refused:
             return problem(call.request, refused.why)
-        if request is None:
+        if request is None or call.has(request.lock):
             return call.run()
         refuse_event_loop()
         try:
@@ -129,7 +141,7 @@ class idempotent_view(ViewDecorator):
         with lease:
             completion = Completion(lease, self._ttl)
             completion.watch_transactions()
-            return request.keep(completion, call.run())
+            return request.keep(completion, call.run(lease))
 
     async def _aserve(self, call: Call) -> HttpResponseBase:
         # The request is carried out to its end even if the client has gone: the client is about
@@ -149,14 +161,14 @@ class idempotent_view(ViewDecorator):
             request = await in_thread_if_needed(lambda: self._keyed(call))
         except _Refused as refused:
             return await sync_to_async(problem)(call.request, refused.why)
-        if request is None:
+        if request is None or call.has(request.lock):
             return await call.arun()
         try:
             lease = await request.acquire(AsyncPort)
         except (LockNotAcquired, LockUnavailable, Done) as reason:
             return await sync_to_async(request.answer)(reason)
         async with lease:
-            response = await call.arun()
+            response = await call.arun(lease)
             # In the thread that has the transactions; it may also wait for Redis.
             return await sync_to_async(request.keep)(Completion(lease, self._ttl), response)
 
@@ -170,6 +182,8 @@ class idempotent_view(ViewDecorator):
         key = parse(header)
         if key is None:
             raise _Refused(KEY_MALFORMED)
+        if is_unparsed_form(call.request):
+            raise _Refused(FORM_UNPARSED)
         scope = self._scope(call.request)
         if scope is None:
             logger.warning(
@@ -178,7 +192,8 @@ class idempotent_view(ViewDecorator):
             in_full = KEY_OF_NOBODY._replace(detail=f"{KEY_OF_NOBODY.detail} {ADVICE}")
             raise _Refused(in_full if settings.DEBUG else KEY_OF_NOBODY)
         where = f"{HEADER} {shortened(key)}, {call.label}"
-        return _KeyedRequest(call, lock_name(scope, key), where, self._max_size)
+        lock = self._lock._renamed(lock_name(scope, key), where)
+        return _KeyedRequest(call, lock, self._max_size)
 
 
 _under_way: set[asyncio.Task[Any]] = set()
@@ -204,12 +219,11 @@ def _is_written(value: bytes | None, lease: Lease | None) -> bool:  # noqa: ARG0
 class _KeyedRequest:
     """A request with an Idempotency-Key, and its answer."""
 
-    def __init__(self, call: Call, name: str, where: str, max_size: int) -> None:
+    def __init__(self, call: Call, lock: Lock, max_size: int) -> None:
         self._call = call
         self._max_size = max_size
         self._fingerprint = fingerprint(call.request)
-        lock = redis_lock(wait=KEY_WAIT, release="commit")._of_kind("mutex")
-        self._lock = lock._renamed(name, where)
+        self.lock = lock
 
     async def acquire(self, port_type: type[SyncPort | AsyncPort]) -> Lease:
         """Return the lease under which to carry the request out.
@@ -217,20 +231,39 @@ class _KeyedRequest:
         Raises `Done` if it was carried out; `LockNotAcquired` if another request with this key
         is being carried out; `LockUnavailable`.
         """
-        lock = self._lock
         try:
-            return await acquire_unless_recorded(port_type, lock, _is_written, pattern=".")
-        except LockNotAcquired:
-            known = await record.read(port_type(server_of(lock._policy().using)), lock._keys())
+            return await acquire_unless_recorded(port_type, self.lock, _is_written, pattern=".")
+        except LockUnavailable:
+            raise
+        except LockError:  # another request holds the lock, or a key can't be read
+            known = await self._record(port_type)
             if known is None:
                 raise
         raise Done(known)
+
+    async def _record(self, port_type: type[SyncPort | AsyncPort]) -> bytes | None:
+        port = port_type(server_of(self.lock._policy().using))
+        try:
+            return await record.read(port, self.lock._keys())
+        except LockUnavailable:
+            raise
+        except LockError:  # it has another type
+            return UNREADABLE
 
     def answer(self, reason: NoLock | Done) -> HttpResponseBase:
         """Return the response of a request that is not carried out."""
         if not isinstance(reason, Done):
             return without_lock(self._call, reason, KEY_IN_USE)
         known = unpack(reason.value)
+        if known is None:
+            logger.error(
+                "The answer of %s at the key %r can't be read, so the request that sends its "
+                "Idempotency-Key again gets %s. If the view may run again, delete the key.",
+                self._call.label,
+                self.lock._keys().record,
+                ANSWER_UNREADABLE.status,
+            )
+            return problem(self._call.request, ANSWER_UNREADABLE)
         if known.fingerprint != self._fingerprint:
             return problem(self._call.request, PAYLOAD_MISMATCH)
         if known.response is None:

@@ -7,15 +7,16 @@ from collections.abc import Callable, Iterable
 from typing import Any, Literal, Unpack
 
 from asgiref.sync import sync_to_async
-from django.core.exceptions import BadRequest, ImproperlyConfigured
+from django.core.exceptions import BadRequest
 from django.http.response import HttpResponseBase, StreamingHttpResponse
-from django.utils.module_loading import import_string
 
 from ..base.exceptions import LockNotAcquired, LockUnavailable
+from ..lease.holds import Running
 from ..lease.lease import Lease
 from ..lease.lock import Lock, ServerOptions
 from ..locks.redis_lock import redis_lock
 from ..locks.wrappers import aacquire, acquire
+from ..settings.functions import function_of
 from ..settings.naming import name_maker
 from ..settings.validators import (
     refuse_unknown,
@@ -24,10 +25,15 @@ from ..settings.validators import (
     validate_response,
     validate_status,
 )
-from .decorator import Call, ViewDecorator, in_thread_if_needed, method_of, validate_methods
+from .decorator import Call, ViewDecorator, in_thread_if_needed, validate_methods
 from .problems import BUSY
 from .responses import NoLock, with_hints, without_lock
 from .sending import hold_until_sent
+
+HELD_OUTSIDE = (
+    "take it in the view, or in the code around it, and not in both. A test that asks while the "
+    "lock is held writes `with locks_held_elsewhere({name!r}):`, of django_redislock.testing"
+)
 
 Response = Callable[[Any, NoLock], HttpResponseBase] | str
 
@@ -45,6 +51,9 @@ class lock_view(ViewDecorator):
     answer. `methods` are the HTTP methods that lock; by default all but OPTIONS. Arguments that
     are not given come from the settings. There, `wait` is called `VIEW_WAIT`. It is 0, since a
     worker that waits serves no other request.
+
+    One request takes each lock once: of two decorators with the same lock, such as that of a class
+    and that of its method, the outer one takes it.
 
     `max_waiters` is the number of requests that may wait at the same time in one process, for all
     locks of this view. One more is refused at once if its lock is busy.
@@ -70,7 +79,7 @@ class lock_view(ViewDecorator):
         if release is not None:
             validate_release(release)
         refuse_unknown(
-            {option: None for option in options if option not in ServerOptions.__annotations__},
+            (option for option in options if option not in ServerOptions.__annotations__),
             "lock_view",
         )
         self._name = name
@@ -79,19 +88,22 @@ class lock_view(ViewDecorator):
         self._response = validate_response(response)
         self._release = release
         self._max_waiters = None if max_waiters is None else validate_max_waiters(max_waiters)
-        self._asking: dict[Lock, None] = {}
+        self._asking: Running[Lock, None] = Running()
         """The locks that requests of this process are asking for, in order of arrival; empty
         without `max_waiters`."""
-        self._lock = redis_lock(None, **options, release=release or "commit")
+        lock = redis_lock(None, **options, release=release or "commit")
+        self._lock: Lock = lock._advising(HELD_OUTSIDE)
 
     def __repr__(self) -> str:
         return f"lock_view({'' if self._name is None else repr(self._name)})"
 
     def _prepare(self, view: Callable[..., Any]) -> Callable[..., str]:
-        return name_maker(self._name, method_of(view))
+        return name_maker(self._name, view)
 
     def _serve(self, call: Call) -> HttpResponseBase:
         lock = self._lock_for(call)
+        if call.has(lock):
+            return call.run()
         try:
             try:
                 lease = acquire(lock, self._wait(lock))
@@ -99,12 +111,14 @@ class lock_view(ViewDecorator):
                 return self._refuse(call, lock, error)
             with lease:
                 self._asking.pop(lock, None)
-                return self._keep(lease, call.run())
+                return self._keep(lease, call.run(lease))
         finally:
             self._asking.pop(lock, None)
 
     async def _aserve(self, call: Call) -> HttpResponseBase:
         lock = await in_thread_if_needed(lambda: self._lock_for(call))
+        if call.has(lock):
+            return await call.arun()
         try:
             try:
                 lease = await aacquire(lock, self._wait(lock))
@@ -116,7 +130,7 @@ class lock_view(ViewDecorator):
                 return response  # type: ignore[no-any-return]
             async with lease:
                 self._asking.pop(lock, None)
-                return self._keep(lease, await call.arun())
+                return self._keep(lease, await call.arun(lease))
         finally:
             self._asking.pop(lock, None)
 
@@ -154,18 +168,8 @@ class lock_view(ViewDecorator):
     def _refuse(self, call: Call, lock: Lock, error: NoLock) -> HttpResponseBase:
         policy = lock._policy()
         respond: Any = self._response or policy.view_response
-        if isinstance(respond, str):
-            respond = _imported(respond)
         if respond is not None:
+            respond = function_of(respond, "The function for responses of locked views")
             return with_hints(respond(call.request, error), error)  # type: ignore[no-any-return]
         status = policy.view_status if self._status is None else self._status
         return without_lock(call, error, BUSY._replace(status=status))
-
-
-def _imported(path: str) -> Callable[[Any, NoLock], HttpResponseBase]:
-    try:
-        return import_string(path)  # type: ignore[no-any-return]
-    except ImportError as error:
-        raise ImproperlyConfigured(
-            f"The function for responses of locked views, {path!r}, can't be imported: {error}"
-        ) from error

@@ -11,22 +11,21 @@ from typing import NamedTuple
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
-TYPES = "https://github.com/django-redislock/django-redislock/blob/main/docs/views.md"
-"""The page that explains the types of problems."""
+from ..settings import conf
 
 
 class Problem(NamedTuple):
     """Why a view did not run, for clients."""
 
     code: str
-    """For programs: the end of the type, and the code of an `APIException`."""
+    """For programs: a member of problem details, and the code of an `APIException`."""
     status: int
     detail: str | Promise
 
     @property
     def type(self) -> str:
         """The URI of this problem, as in RFC 9457."""
-        return f"{TYPES}#{self.code}"
+        return conf.policy("", {}).view_problem_type.replace("{code}", self.code)
 
 
 BUSY = Problem(
@@ -42,6 +41,11 @@ KEY_MALFORMED = Problem(
     "key_malformed",
     400,
     _("The Idempotency-Key header must be one text of up to 255 characters."),
+)
+FORM_UNPARSED = Problem(
+    "form_unparsed",
+    415,
+    _("With an Idempotency-Key, this address takes a multipart form by POST only."),
 )
 KEY_OF_NOBODY = Problem(
     "key_of_nobody",
@@ -61,6 +65,12 @@ ANSWER_NOT_KEPT = Problem(
         "The request with this Idempotency-Key was carried out, and answered with the status "
         "%(status)s. That answer was not kept. The request is not carried out again."
     ),
+)
+ANSWER_UNREADABLE = ANSWER_NOT_KEPT._replace(
+    detail=_(
+        "The request with this Idempotency-Key was carried out, and its answer can’t be read any "
+        "more. The request is not carried out again."
+    )
 )
 PAYLOAD_MISMATCH = Problem(
     "payload_mismatch", 422, _("This Idempotency-Key was used for another request.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from http.cookies import CookieError
 from typing import Any, NamedTuple
 
 from django.http import HttpResponse
@@ -11,8 +12,12 @@ from django.http.request import RawPostDataException
 from django.http.response import HttpResponseBase
 from django.utils.functional import Promise
 
+from .decorator import plain_request
+
 REPLAYED = "Idempotent-Replayed"
 """The header that distinguishes a replay from the first answer."""
+
+FORM = "multipart/form-data"
 
 _MARKS = ("xframe_options_exempt", "_csp_config", "_csp_ro_config")
 """Attributes that Django's decorators set on a response for its middlewares."""
@@ -25,13 +30,14 @@ class NotKept(Exception):
 def fingerprint(request: Any) -> str:
     """Return a digest of a request: its method, address and payload."""
     digest = hashlib.sha256(f"{request.method} {request.get_full_path()}\n".encode())
-    # Django REST framework's request has what Django's has, and parses each method.
-    parsed = request if hasattr(request, "_request") else None
-    if request.content_type.startswith("multipart/form-data"):
-        _add_form(digest, request, parsed)
+    plain = plain_request(request)
+    if plain.content_type == FORM:
+        _add_form(digest, request)
         return digest.hexdigest()
+    # Django REST framework's request has what Django's has, and parses each method.
+    parsed = None if request is plain else request
     try:
-        digest.update(getattr(request, "_request", request).body)
+        digest.update(plain.body)
     except RawPostDataException:
         if parsed is None:
             raise
@@ -41,12 +47,15 @@ def fingerprint(request: Any) -> str:
     return digest.hexdigest()
 
 
-def _add_form(digest: Any, request: Any, parsed: Any) -> None:
+def is_unparsed_form(request: Any) -> bool:
+    """Whether the payload is a form with boundaries that nobody parses: Django parses those that
+    are sent by POST. Two sendings can't be compared, since the client makes the boundary."""
+    plain = plain_request(request)
+    return bool(request is plain and plain.content_type == FORM and request.method != "POST")
+
+
+def _add_form(digest: Any, request: Any) -> None:
     """Add a form by its fields: the boundary between them changes with every sending."""
-    if parsed is None and request.method != "POST":  # then Django parses none
-        boundary = request.content_params.get("boundary", "").encode()
-        digest.update(request.body.replace(boundary, b"") if boundary else request.body)
-        return
     for name, values in sorted(request.POST.lists()):
         digest.update(json.dumps([name, [str(value) for value in values]]).encode())
     _add_files(digest, request.FILES)
@@ -113,12 +122,15 @@ class Known(NamedTuple):
     """None: the response was not kept."""
 
 
-def unpack(packed: bytes) -> Known:
-    """Read what `pack` or `pack_done` has written."""
+def unpack(packed: bytes) -> Known | None:
+    """Read what `pack` or `pack_done` has written. None: it can't be read."""
     line, _, content = packed.partition(b"\n")
-    head = json.loads(line)
-    response = _response(head, content) if "headers" in head else None
-    return Known(head["fingerprint"], head["status"], response)
+    try:
+        head = json.loads(line)
+        response = _response(head, content) if "headers" in head else None
+        return Known(head["fingerprint"], head["status"], response)
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError, CookieError):
+        return None
 
 
 def _response(head: dict[str, Any], content: bytes) -> HttpResponse:

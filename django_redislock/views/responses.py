@@ -9,7 +9,7 @@ import json
 import logging
 import math
 from http import HTTPStatus
-from pathlib import Path
+from importlib.resources import files
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
@@ -29,7 +29,6 @@ NoLock = LockNotAcquired | LockUnavailable
 """Why a view has no lock."""
 
 TEMPLATE = "django_redislock/problem.html"
-_TEMPLATES = str(Path(__file__).parent.parent / "templates")
 
 MAX_HINT = 30
 """The longest `Retry-After`, in seconds, however long the last holder held the lock."""
@@ -49,6 +48,7 @@ _TITLES = {
     HTTPStatus.BAD_REQUEST: _("Bad request"),
     HTTPStatus.FORBIDDEN: _("Forbidden"),
     HTTPStatus.CONFLICT: _("Conflict"),
+    HTTPStatus.UNSUPPORTED_MEDIA_TYPE: _("Unsupported media type"),
     HTTPStatus.UNPROCESSABLE_ENTITY: _("Unprocessable content"),
     HTTPStatus.LOCKED: _("Locked"),
     HTTPStatus.TOO_MANY_REQUESTS: _("Too many requests"),
@@ -100,7 +100,7 @@ def problem(
     kind = request.get_preferred_type([_PROBLEM, _JSON, _HTML, _TEXT]) or _TEXT
     if kind in (_PROBLEM, _JSON):
         members = {"type": what.type, "title": str(title(status)), "status": status}
-        content = json.dumps({**members, "detail": str(detail)})
+        content = json.dumps({**members, "detail": str(detail), "code": what.code})
     elif kind == _HTML:
         content = _page(request, status, detail)
     else:
@@ -143,5 +143,7 @@ def _page(request: HttpRequest, status: int, detail: str | Promise) -> str:
         # needs the server that is unreachable.
         if not isinstance(error, TemplateDoesNotExist):
             logger.exception("%s could not be rendered", TEMPLATE)
-        engine = Engine(dirs=[_TEMPLATES])
-        return str(engine.get_template(TEMPLATE).render(Context(context)))
+        # Read as a resource, since the package may be in a zip.
+        ours = files("django_redislock").joinpath("templates", TEMPLATE)
+        page = Engine().from_string(ours.read_text(encoding="utf-8"))
+        return str(page.render(Context(context)))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import Permission, User
+from django.contrib.contenttypes.models import ContentType
 from django.test import Client, override_settings
 
 from django_redislock.admin import health
@@ -41,3 +42,23 @@ def operator(db: Any) -> Client:
 def reader(db: Any) -> Client:
     """Who may look."""
     return client_of("ron", "view_lockstatus")
+
+
+class Replica:
+    """A router that reads content types from a replica, and allows no relation between it and the
+    primary."""
+
+    def db_for_read(self, model: Any, **hints: Any) -> str | None:
+        return "other" if model is ContentType else None
+
+    def db_for_write(self, model: Any, **hints: Any) -> str:
+        return "default"
+
+
+@pytest.fixture
+def replica() -> Iterator[None]:
+    """A project with a replica. Mark the test with its two databases."""
+    ContentType.objects.clear_cache()
+    with override_settings(DATABASE_ROUTERS=[Replica()]):
+        yield
+    ContentType.objects.clear_cache()

@@ -5,18 +5,19 @@ from __future__ import annotations
 import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from unittest import mock
 
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.admin.utils import quote
 from django.contrib.auth.models import User
-from django.db import connection
+from django.db import connection, connections
 from django.test import Client
 from django.utils.html import strip_tags
 from redis import Redis
 
 from django_redislock import LeaseRevoked, redis_lock
-from django_redislock.admin import clearings, confirmation
+from django_redislock.admin import clearings, confirmation, consequences
 from django_redislock.client import Lock
 from django_redislock.inspection import Inspector, LockInfo
 from django_redislock.inspection.words import process_name
@@ -102,12 +103,33 @@ def test_a_database_that_can_not_be_written(
         finally:
             cursor.execute("PRAGMA query_only = OFF")
     assert said[0] == "Cleared 2 locks: “job”, “other”. Nobody holds them now."
-    assert said[1].startswith("This is missing from the history, because the database")
+    assert said[1].startswith("This is missing from the history, which could not")
     assert Inspector().get("job") is None
     assert not LogEntry.objects.exists()
     job, other = (record.getMessage() for record in caplog.records)
     assert job.startswith("The history lacks what eva did to 'default:job': Cleared: it?hung")
     assert "default:other" in other
+
+
+@pytest.mark.django_db(databases=["default", "other"])
+def test_a_replica(redis: Redis, replica: None) -> None:
+    """A router may refuse a relation between rows of two databases, and the history needs none."""
+    operator = client_of("eva", "view_lockstatus", "clear_lock")
+    granted(redis, "job")
+    assert confirm(operator, ask(operator, "job")) == ["Cleared “job”. Nobody holds it now."]
+    assert LogEntry.objects.get().object_repr == "job"
+    assert "it hung" in plain(operator.get(f"{LIST}default_3Ajob/history/"))
+
+
+def test_what_comes_after_the_deed(
+    operator: Client, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the locks can't be read again, the page says less."""
+    granted(redis, "job")
+    page = ask(operator, "job")
+    broken = UnicodeDecodeError("utf-8", b"\xff", 0, 1, "a broken record")
+    monkeypatch.setattr(consequences, "_held", mock.Mock(side_effect=broken))
+    assert [said.strip() for said in confirm(operator, page)] == ["Cleared “job”."]
 
 
 def test_changed_hands(operator: Client, redis: Redis) -> None:
@@ -320,7 +342,8 @@ def test_an_alias_that_is_gone(operator: Client, redis: Redis, settings: Any) ->
 def test_an_error_in_the_middle(
     operator: Client, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Locks that were cleared before the error have entries."""
+    """Locks that were cleared before the error have entries, with ATOMIC_REQUESTS, too."""
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
     for number in range(3):
         granted(redis, f"job:{number}")
     page = ask(operator, *(f"job:{number}" for number in range(3)))

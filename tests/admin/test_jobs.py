@@ -9,7 +9,7 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
 from django.contrib.messages import get_messages
-from django.db import DatabaseError
+from django.db import DatabaseError, connections
 from django.test import Client
 from django.utils import timezone
 from redis import Redis
@@ -177,19 +177,61 @@ class TestActing:
         assert "It is not known whether this was done to “shop.report”" in str(message)
         assert entries() == [("eva", "shop.report", "Perhaps: Asked for a run.")]
 
-    def test_the_database_is_read_only(
-        self, operator: Client, job: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any
+    @pytest.mark.parametrize(
+        "error", [DatabaseError("read only"), ValueError("a router"), RuntimeError("anything")]
+    )
+    def test_the_history_can_not_be_written(
+        self,
+        error: Exception,
+        operator: Client,
+        job: Any,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: Any,
     ) -> None:
         """It is done, and the log has what the history lacks."""
 
         def fails(*_: Any) -> None:
-            raise DatabaseError("read only")
+            raise error
 
         monkeypatch.setattr(type(LogEntry.objects), "bulk_create", fails)
         said = post(operator, "run")
         assert "This is missing from the history" in said
         assert info_of().request is not None
         assert "eva did to 'shop.report': Asked for a run." in caplog.text
+
+    @pytest.mark.django_db(databases=["default", "other"])
+    def test_a_replica(self, job: Any, replica: None) -> None:
+        """A router may refuse a relation between rows of two databases; the history needs none."""
+        operator = client_of("eva", "view_periodicjob", "pause_periodicjob", "run_periodicjob")
+        for what in ("run", "pause", "resume"):
+            post(operator, what, reason="no paper")
+        assert [said for _, _, said in entries()] == [
+            "Asked for a run.",
+            "Paused: no paper.",
+            "Resumed.",
+        ]
+        assert "no paper" in operator.get(PAGE).content.decode()
+
+    def test_an_error_in_the_middle(
+        self, operator: Client, job: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What was done before is in the history, and what perhaps was done."""
+        monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
+        pause = Ledger.pause
+
+        def fails(ledger: Ledger, name: str, **by: str) -> bool:
+            if name == "shop.report":
+                raise RuntimeError("anything")
+            return pause(ledger, name, **by)
+
+        monkeypatch.setattr(Ledger, "pause", fails)
+        ticked = {"_selected_action": ["shop.idle", "shop.report"], "reason": "a move"}
+        with pytest.raises(RuntimeError):
+            operator.post(LIST, {"action": "pause_jobs", "index": "0", **ticked})
+        assert [said for _, _, said in entries()] == [
+            "Paused: a move.",
+            "Perhaps: Paused: a move.",
+        ]
 
 
 def test_trouble_comes_first(looker: Client, job: Any, redis: Redis, now: Any) -> None:  # noqa: F811

@@ -58,6 +58,12 @@ def test_every_promise_names_a_test() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=ids)
+def test_it_is_read_on_github(page: Path) -> None:
+    """No page has a directive of Sphinx, which GitHub shows as it is typed."""
+    assert re.findall(r"^ *```\{.+$", page.read_text(encoding="utf-8"), re.MULTILINE) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ids)
 def test_the_pages_that_it_links(page: Path) -> None:
     """A link to another page leads somewhere, and its anchor to one of that page's titles."""
     for target, anchor in LINK.findall(page.read_text(encoding="utf-8")):

@@ -28,7 +28,7 @@ from tests.operations.terminal import Terminal
 from tests.periodic.conftest import Make, outcomes
 from tests.processes import Start, Worker
 from tests.test_decorators import held_elsewhere
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 pytestmark = pytest.mark.slow
 
@@ -61,9 +61,29 @@ class TestList:
         assert re.fullmatch(r"a +every hour; disabled +-", lines[1])
         assert re.fullmatch(r"b +every 5 minutes +\S+ \d\d:\d[05]:00 UTC", lines[2])
 
-    def test_no_jobs(self) -> None:
-        """The command says where it looked for jobs."""
-        assert "no periodic.py of an installed app" in runperiodic("--list").out
+    @pytest.mark.parametrize(
+        "ask",
+        [
+            lambda: runperiodic("--list").out,
+            lambda: runperiodic("--once").err,
+            lambda: runperiodic("report").err,
+            lambda: call("jobs").out,
+            lambda: call("jobs", "report").err,
+            lambda: call("pause", "report", "--reason", "why").err,
+        ],
+        ids=["--list", "--once", "JOB", "jobs", "jobs JOB", "pause JOB"],
+    )
+    def test_no_jobs(self, make: Make, ask: Callable[[], str]) -> None:
+        """Each command says where it looked for jobs."""
+        assert "no periodic.py of an installed app" in ask()
+
+    def test_no_jobs_to_run(self, manage: Callable[..., Any]) -> None:
+        """The scheduler says so as well, and goes on: a fleet may begin before its jobs."""
+        scheduler = manage("runperiodic")
+        assert "no periodic.py of an installed app" in scheduler.process.stderr.readline()
+        assert scheduler.process.stderr.readline() == "0 jobs, 4 workers.\n"
+        scheduler.process.terminate()
+        assert scheduler.process.wait(PATIENCE) == 0
 
 
 class TestByHand:

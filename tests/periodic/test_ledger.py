@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -380,8 +381,9 @@ class TestPerforming:
         asked.ask()
         return perform(asked, lambda *args: self.lingering.append(args))
 
-    def test_done(self, make: Make, told: Any) -> None:
-        """The job runs under its lock. Its end is entered, and the lock is free."""
+    def test_done(self, make: Make, told: Any, caplog: pytest.LogCaptureFixture) -> None:
+        """The job runs under its lock. Its end is entered and logged, and the lock is free."""
+        caplog.set_level("DEBUG", "django_redislock")
         seen = []
 
         def job() -> None:
@@ -394,6 +396,9 @@ class TestPerforming:
         assert holder.fencing_token == ended.fencing_token
         assert redis_lock("periodic:job").holder() is None
         assert [event.outcome for event in told.settle()] == ["running", "done"]
+        of_job = [vars(record) for record in caplog.records if hasattr(record, "job_job")]
+        assert [record["job_outcome"] for record in of_job] == ["running", "done"]
+        json.dumps([{k: v for k, v in record.items() if k != "args"} for record in of_job])
 
     @pytest.mark.parametrize(
         ("error", "why"),
@@ -468,13 +473,13 @@ class TestPerforming:
         assert "cleared by ann (stuck)" in ended.why
 
     def test_at_least_for(self, make: Make) -> None:
-        """The lock stays held, and the lease is handed to the caller."""
+        """The lock stays held, and the caller is handed what releases it."""
         self.perform(make(at_least_for=60))
-        [(lease, seconds)] = self.lingering
+        [(release, seconds)] = self.lingering
         assert 50 < seconds <= 60
         assert redis_lock("periodic:job").holder() is not None
         assert newest().outcome == RunOutcome.DONE
-        lease._settle()
+        release()
         assert redis_lock("periodic:job").holder() is None
 
     def test_a_listener_that_raises_breaks_nothing(self, make: Make, told: Any) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import partial
 from inspect import getsource
 from typing import Any
@@ -38,7 +40,13 @@ from django_redislock.commands import LockedCommand
 from django_redislock.inspection import Inspector
 from django_redislock.lease.watchdog import watchdog
 from django_redislock.primitives import scripts
-from django_redislock.testing import locks_always_busy, locks_always_free, redis_unavailable
+from django_redislock.testing import (
+    locks_always_busy,
+    locks_always_free,
+    locks_held_elsewhere,
+    locks_in_memory,
+    redis_unavailable,
+)
 from django_redislock.testing.no_server import SCRIPT
 from django_redislock.testing.stubs import _grant
 from django_redislock.transport import ports
@@ -47,6 +55,9 @@ from django_redislock.views import lock_view
 from tests.contract.api import Api
 from tests.waiting import PATIENCE, eventually
 
+NEEDS_FAKEREDIS = pytest.mark.skipif(
+    "not __import__('importlib.util').util.find_spec('fakeredis')"
+)
 AT_ONCE = 3.0
 """Seconds; whoever waited, did so for more than ten."""
 
@@ -310,6 +321,76 @@ class TestViews:
         with locks_always_busy(), pytest.raises(CommandError) as error:
             call_command(Import())
         assert error.value.returncode == 75
+
+
+class TestHeldElsewhere:
+    @pytest.fixture
+    def real(self, settings: Any, redis_server: RedisServer) -> None:
+        backend = "django_redis.cache.RedisCache"
+        settings.CACHES = {"default": {"BACKEND": backend, "LOCATION": redis_server.url}}
+
+    @pytest.fixture(
+        params=["no server", "free", pytest.param("memory", marks=NEEDS_FAKEREDIS), "real"]
+    )
+    def where(self, request: pytest.FixtureRequest) -> Iterator[str]:
+        conditions = {"free": locks_always_free, "memory": locks_in_memory}
+        if request.param == "real":
+            request.getfixturevalue("real")
+        with conditions.get(request.param, nullcontext)():
+            yield request.param
+
+    def test_a_view(self, where: str, rf: Any) -> None:
+        """The client runs the view in the thread of the test, and the request gets 409 there,
+        however it is decorated."""
+        view = lock_view("order:{pk}")(lambda request, pk: HttpResponse("ok"))
+        with locks_held_elsewhere("order:7", "order:8"):
+            assert [view(rf.post("/"), pk).status_code for pk in (7, 8)] == [409, 409]
+            with pytest.raises(LockNotAcquired, match="order:7"), redis_lock("order:7", wait=0):
+                pass
+        if where != "no server":
+            assert view(rf.post("/"), 7).status_code == 200
+
+    async def test_in_an_event_loop(self, where: str) -> None:
+        """A test may be a coroutine, and so may the code under test."""
+        with locks_held_elsewhere("order:7"), pytest.raises(LockNotAcquired):
+            async with redis_lock("order:7", wait=0):
+                pass
+
+    @pytest.mark.parametrize(
+        "lock",
+        [Semaphore("job", 1), ReadWriteLock("job").write(), MultiLock(["job", "other"])],
+        ids=lambda lock: type(lock).__name__,
+    )
+    def test_other_kinds(self, where: str, lock: Any) -> None:
+        """They are given as locks."""
+        with locks_held_elsewhere(lock):
+            assert lock.acquire(wait=0) is None
+
+    def test_it_is_waited_for(self, real: None) -> None:
+        """They are really held, and free again when the block has ended."""
+        with ThreadPoolExecutor(1) as thread:
+            with locks_held_elsewhere("job"):
+                assert redis_lock("job").holder().label == "locks_held_elsewhere()"
+                waiter = thread.submit(redis_lock("job", wait=PATIENCE).acquire)
+                eventually(lambda: Inspector().get("job").waiters == 1)
+            waiter.result(PATIENCE).release()
+
+    def test_it_is_cleared(self, real: None) -> None:
+        """The test may take it away from its holder."""
+        with locks_held_elsewhere("job"):
+            redis_lock("job").clear(reason="the test")
+
+    def test_it_is_held_already(self, real: None) -> None:
+        """Nobody else can have it then."""
+        with redis_lock("job"):
+            with pytest.raises(LockNotAcquired), locks_held_elsewhere("job"):
+                pass
+
+    @pytest.mark.parametrize("locks", [(), (7,), (["order:7"],)])
+    def test_wrong_arguments(self, locks: Any) -> None:
+        """The error says what to write."""
+        with pytest.raises(TypeError, match="write names of locks, such as 'invoice:42'"):
+            locks_held_elsewhere(*locks)
 
 
 class TestDecorators(TestCase):

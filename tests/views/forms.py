@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
+from asgiref.sync import sync_to_async
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.test import AsyncClient, Client, override_settings
@@ -127,6 +128,55 @@ def api_view_set(decorator: Decorator, body: Body) -> Any:
     return decorator(page(body, base=ViewSet)).as_view({"post": "post"})
 
 
+# Decorated twice, as it happens with inheritance.
+
+
+def twice(form: Callable[..., Any]) -> Callable[..., Any]:
+    """This form, with the decorator above itself."""
+
+    def decorated(decorator: Decorator, body: Body) -> Any:
+        return form(lambda view: decorator(decorator(view)), body)
+
+    decorated.__name__ = f"{form.__name__}_twice"
+    return decorated
+
+
+def child_and_parent(decorator: Decorator, body: Body, base: type = View) -> Any:
+    @decorator
+    class Child(decorator(page(body, base=base))):  # type: ignore[misc]
+        pass
+
+    return Child.as_view()
+
+
+def api_child_and_parent(decorator: Decorator, body: Body) -> Any:
+    return child_and_parent(decorator, body, APIView)
+
+
+def class_and_method(decorator: Decorator, body: Body) -> Any:
+    return decorator(page(body, decorator)).as_view()
+
+
+def method_and_super(decorator: Decorator, body: Body) -> Any:
+    class Child(page(body, decorator)):  # type: ignore[misc]
+        @decorator
+        def post(self, request: HttpRequest, pk: int) -> Any:
+            return super().post(request, pk)
+
+    return Child.as_view()
+
+
+def coroutine_and_function(decorator: Decorator, body: Body) -> Any:
+    """The inner view runs in another thread."""
+    inner = function(decorator, body)
+
+    @decorator
+    async def view(request: HttpRequest, pk: int) -> HttpResponseBase:
+        return await sync_to_async(inner)(request, pk)
+
+    return view
+
+
 DJANGO = [
     function,
     coroutine,
@@ -140,6 +190,14 @@ DJANGO = [
 ]
 REST_FRAMEWORK = [api_class, api_method, api_function, api_view_set]
 FORMS = DJANGO + REST_FRAMEWORK
+TWICE = [
+    *map(twice, FORMS),
+    child_and_parent,
+    api_child_and_parent,
+    class_and_method,
+    method_and_super,
+    coroutine_and_function,
+]
 
 
 def ok(request: HttpRequest, pk: int) -> HttpResponse:

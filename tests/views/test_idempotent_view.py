@@ -18,6 +18,7 @@ from django.db import connections, transaction
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.template.response import TemplateResponse
 from django.test import Client, RequestFactory
+from django.test.client import encode_multipart
 from django.utils.functional import lazy
 from django.utils.translation import gettext_lazy
 from django.views.decorators.clickjacking import xframe_options_exempt
@@ -80,6 +81,17 @@ class TestOnce:
         assert second.headers["X-Order"] == "7"
         assert second.headers["Content-Type"] == "text/plain"
         assert "Idempotent-Replayed" not in first.headers
+        assert second.headers["Idempotent-Replayed"] == "true"
+
+    @pytest.mark.parametrize("form", forms.TWICE, **by_name)
+    @every_client
+    def test_decorated_twice(self, form: Form, ask: Ask) -> None:
+        """A class and its parent, for example: the outer one answers the second request."""
+        body = Counter()
+        with at_root(form(idempotent_view(), body)):
+            first, second = post(ask), post(ask)
+        assert body.runs == 1
+        assert first.content == second.content == b"run 1"
         assert second.headers["Idempotent-Replayed"] == "true"
 
     @every_form
@@ -510,7 +522,7 @@ class TestNotKept:
         """The view has run, so its response is sent, and it is not run again."""
         again = self.twice(ask, form, Counter(with_policy(object())))
         if form not in REST_FRAMEWORK:
-            assert json.loads(again.content)["type"].endswith("#answer_not_kept")
+            assert json.loads(again.content)["code"] == "answer_not_kept"
         assert "its response can't be kept: JSON can't write a part of it" in caplog.text
 
     @pytest.mark.parametrize(
@@ -551,6 +563,41 @@ class TestNotKept:
         assert redis.strlen(key) < 200
 
     @every_client
+    @pytest.mark.parametrize(
+        "written",
+        [
+            b"",
+            b"\xff",
+            b"garbage",
+            b"null",
+            b"{}",
+            b'{"fingerprint": 1}',
+            b"[" * 100_000,
+            b'{"fingerprint": "", "status": "x", "reason": "", "headers": []}',
+            b'{"fingerprint": "", "status": 200, "reason": "", "headers": [["a\\n", "b"]]}',
+            None,
+        ],
+        ids=lambda written: repr(written)[:40],
+    )
+    def test_a_broken_record(
+        self, ask: Ask, written: bytes | None, redis: Redis, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """The view has run, since there is a record. So it is not run again, and the log says
+        which key an operator may delete."""
+        body = Counter()
+        with at_root(forms.function(idempotent_view(), body)):
+            post(ask)
+            (key,) = redis.keys("redislock:{idempotency:*}:record")
+            redis.delete(key)
+            redis.rpush(key, "a list") if written is None else redis.set(key, written)
+            answers = [post(ask), post(ask)]
+            redis.delete(key)
+            assert post(ask).content == b"run 2"
+        assert [answer.status_code for answer in answers] == [409, 409]
+        assert "its answer can’t be read any more" in json.loads(answers[0].content)["detail"]
+        assert f"at the key {key.decode()!r} can't be read" in caplog.text
+
+    @every_client
     def test_what_django_takes_in_place_of_plain_values(self, ask: Ask) -> None:
         """A set in a policy and a lazily translated reason are kept."""
         marked: list[HttpResponse] = []
@@ -580,10 +627,14 @@ class TestPayload:
                 {"data": {"a": 1}, "content_type": "application/json"},
                 {"data": {"a": 2}, "content_type": "application/json"},
             ),
+            (
+                {"data": b"1", "content_type": "multipart/form-data2"},
+                {"data": b"2", "content_type": "multipart/form-data2"},
+            ),
             ({"where": "/7/"}, {"where": "/8/"}),
             ({"where": "/7/"}, {"where": "/7/?x=1"}),
         ],
-        ids=["JSON", "path", "query"],
+        ids=["JSON", "a type that nobody parses", "path", "query"],
     )
     def test_what_belongs_to_it(self, one: dict[str, Any], other: dict[str, Any]) -> None:
         """The bytes of JSON and the address count: a key for one order is not valid for
@@ -594,33 +645,37 @@ class TestPayload:
 
     def test_a_form(self) -> None:
         """A form counts by its fields, not by its boundary, which changes with each request."""
-        import django.test.client
-
-        boundary = django.test.client.BOUNDARY
         body = Counter()
         with at_root(forms.function(idempotent_view(), body)):
-            for border in (boundary, "another"):
-                content = django.test.client.encode_multipart(border, {"a": "1", "b": ["2", "3"]})
+            for border in ("one", "another"):
+                content = encode_multipart(border, {"a": "1", "b": ["2", "3"]})
                 kind = f"multipart/form-data; boundary={border}"
                 assert post(data=content, content_type=kind).status_code == 201
         assert body.runs == 1
 
-    @pytest.mark.parametrize("form", [forms.function, forms.api_patch], **by_name)
-    def test_a_form_by_patch(self, form: Form) -> None:
-        """Django itself does not parse forms sent by PATCH."""
-        import django.test.client
+    def patch(self, border: str, amount: str) -> Any:
+        scan = SimpleUploadedFile("scan", b"content")
+        return wsgi(
+            "patch",
+            data=encode_multipart(border, {"amount": amount, "scan": scan}),
+            content_type=f"multipart/form-data; boundary={border}",
+            headers={"idempotency-key": "1", "authorization": "Bearer 1"},
+        )
 
-        encode = django.test.client.encode_multipart
-        with at_root(form(idempotent_view(), Counter())):
-            answers = []
-            for border, amount in (("one", "1"), ("two", "1"), ("one", "2")):
-                scan = SimpleUploadedFile("scan", b"content")
-                content = encode(border, {"amount": amount, "scan": scan})
-                kind = f"multipart/form-data; boundary={border}"
-                headers = {"idempotency-key": "1", "authorization": "Bearer 1"}
-                response = wsgi("patch", data=content, content_type=kind, headers=headers)
-                answers.append(response.status_code)
-        assert answers == [201, 201, 422]
+    def test_a_form_by_patch(self) -> None:
+        """Django REST framework parses it, so its fields are compared."""
+        with at_root(forms.api_patch(idempotent_view(), Counter())):
+            answers = [self.patch(*sent) for sent in (("one", "1"), ("two", "1"), ("one", "2"))]
+        assert [answer.status_code for answer in answers] == [201, 201, 422]
+
+    def test_a_form_that_nobody_parses(self) -> None:
+        """The client makes the boundary, and so could let two payloads look like one."""
+        body = Counter()
+        with at_root(forms.function(idempotent_view(), body)):
+            answer = self.patch("one", "1")
+        assert (answer.status_code, body.runs) == (415, 0)
+        assert json.loads(answer.content)["title"] == "Unsupported media type"
+        assert "takes a multipart form by POST only" in json.loads(answer.content)["detail"]
 
     def test_read_before(self) -> None:
         """If a permission has read the data before, the parsed data counts."""

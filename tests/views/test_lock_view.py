@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,14 +20,15 @@ from rest_framework.decorators import api_view
 from rest_framework.views import APIView, exception_handler
 from rest_framework.viewsets import ViewSet
 
-from django_redislock import LockNotAcquired, current_lease, redis_lock
+from django_redislock import LeaseLost, LockNotAcquired, LockReentered, current_lease, redis_lock
+from django_redislock.signals import LockEvent, lock_acquired
+from django_redislock.testing import lose_lease
 from django_redislock.views import lock_view
-from django_redislock.views.problems import TYPES
 from tests.faults.caches import caches
 from tests.operations.calling import AWAY
 from tests.test_decorators import held_elsewhere
 from tests.views import forms
-from tests.views.forms import CLIENTS, DJANGO, FORMS, REST_FRAMEWORK, at_root, ok, wsgi
+from tests.views.forms import CLIENTS, DJANGO, FORMS, REST_FRAMEWORK, TWICE, at_root, ok, wsgi
 from tests.waiting import PATIENCE, eventually
 
 Form = Callable[..., Any]
@@ -153,6 +155,95 @@ class TestHolding:
         assert method.endswith("in page.<locals>.Page.post")
 
 
+class TestTwice:
+    """A view that is decorated twice with one lock takes it once."""
+
+    @pytest.mark.parametrize("form", TWICE, **by_name)
+    @every_client
+    def test_one_lock(self, form: Form, ask: Ask, redis: Redis) -> None:
+        """It is held until the outer one has ended, and the next request takes it again."""
+        taken: list[Any] = []
+
+        def body(request: HttpRequest, pk: int) -> HttpResponse:
+            assert redis.exists("redislock:{order:7}")
+            return HttpResponse("done")
+
+        def hear(event: LockEvent, **_: Any) -> None:
+            taken.append(event.name)
+
+        lock_acquired.connect(hear)
+        with at_root(form(lock_view("order:{pk}"), body)):
+            assert [ask("post").status_code for _ in range(2)] == [200, 200]
+            with held_elsewhere("order:7"):
+                assert ask("post").status_code == 409
+        lock_acquired.disconnect(hear)
+        assert taken == ["order:7"] * 3  # and that of the test
+
+    def test_two_names(self, redis: Redis) -> None:
+        """Each name is a lock of its own."""
+
+        def body(request: HttpRequest, pk: int) -> HttpResponse:
+            assert redis.exists("redislock:{order:7}", "redislock:{stock:7}") == 2
+            return HttpResponse()
+
+        inner = forms.function(lock_view("stock:{pk}"), body)
+        with at_root(lock_view("order:{pk}")(inner)):
+            assert wsgi("post").status_code == 200
+
+    def test_two_databases(self, settings: Any) -> None:
+        """One name on two aliases is two locks."""
+        url = settings.CACHES["default"]["LOCATION"].partition("?")[0]
+        settings.CACHES = {**settings.CACHES, "other": caches(f"{url}?db=3")["default"]}
+        held = []
+
+        def body(request: HttpRequest, pk: int) -> HttpResponse:
+            held.extend(redis_lock("order:7", using=alias).locked() for alias in settings.CACHES)
+            return HttpResponse()
+
+        inner = forms.function(lock_view("order:{pk}", using="other"), body)
+        with at_root(lock_view("order:{pk}")(inner)):
+            assert wsgi("post").status_code == 200
+        assert held == [True, True]
+
+    async def test_two_tasks(self) -> None:
+        """Views that a view calls beside each other exclude each other, since none of them is
+        inside of the other one."""
+        running: list[int] = []
+        seen: list[int] = []
+
+        @lock_view("order", wait=PATIENCE)
+        async def inner(request: HttpRequest) -> HttpResponse:
+            running.append(1)
+            seen.append(len(running))
+            await asyncio.sleep(0.01)
+            running.pop()
+            return HttpResponse()
+
+        request = RequestFactory().post("/")
+        await asyncio.gather(*(inner(request) for _ in range(3)))
+        assert seen == [1, 1, 1]
+
+    def test_a_lost_lease(self) -> None:
+        """The inner view does not run without the lock."""
+        ran = []
+        inner = forms.function(lock_view("order:{pk}"), ran.append)
+
+        @lock_view("order:{pk}")
+        def outer(request: HttpRequest, pk: int) -> HttpResponse:
+            lose_lease("order:7")
+            return inner(request, pk)
+
+        with at_root(outer), pytest.raises(LeaseLost):
+            wsgi("post")
+        assert not ran
+
+    def test_code_around_the_view(self) -> None:
+        """What holds the lock and is no view of this request would be waited for in vain."""
+        with at_root(forms.function(lock_view("order:{pk}"), ok)), redis_lock("order:7"):
+            with pytest.raises(LockReentered, match=r"locks_held_elsewhere\('order:7'\)"):
+                wsgi("post")
+
+
 class TestName:
     def name(self, decorator: Any, form: Form = forms.function, **attributes: Any) -> str:
         names = []
@@ -172,7 +263,7 @@ class TestName:
             ("order", "order"),
             ("order:{pk}", "order:7"),
             ("order:{pk:03d}", "order:007"),
-            ("order:{request.user.pk}", "order:None"),
+            ("order:{request.user.pk!s}", "order:None"),
             ("cart:{request.GET[cart]}", "cart:a"),
             (lambda request, pk: f"{request.method}:{pk}", "POST:7"),
         ],
@@ -261,13 +352,26 @@ class TestConflict:
         assert "Conflict" in text
         assert "try again in a moment" in text
 
-    def test_problem_details(self) -> None:
-        """They have RFC 9457's members, and nothing about the holder."""
+    @pytest.mark.parametrize(
+        ("redislock", "type"),
+        [
+            ({}, "about:blank"),
+            (
+                {"VIEW_PROBLEM_TYPE": "https://shop.example/problems#{code}"},
+                "https://shop.example/problems#conflict",
+            ),
+        ],
+    )
+    def test_problem_details(self, settings: Any, redislock: Any, type: str) -> None:
+        """They have RFC 9457's members and a code, and nothing about the holder. The project
+        decides on the address that explains them."""
+        settings.REDISLOCK = redislock
         assert json.loads(self.ask().content) == {
-            "type": f"{TYPES}#conflict",
+            "type": type,
             "title": "Conflict",
             "status": 409,
             "detail": "This is being worked on already. Please try again in a moment.",
+            "code": "conflict",
         }
 
     def test_the_page(self, settings: Any) -> None:
@@ -614,6 +718,11 @@ class TestBadInput:
             ({"VIEW_STATUS": 200}, r"\['VIEW_STATUS'\]: view_status must be"),
             ({"VIEW_RESPONSE": 1}, r"\['VIEW_RESPONSE'\]: view_response must be"),
             ({"VIEW_WAIT": -1}, r"\['VIEW_WAIT'\]: view_wait must be 0 or more"),
+            (
+                {"VIEW_PROBLEM_TYPE": "a b"},
+                r"\['VIEW_PROBLEM_TYPE'\]: view_problem_type must be a",
+            ),
+            ({"VIEW_PROBLEM_TYPE": "x:{pk}"}, r"in which \{code\} may stand for the code"),
         ],
     )
     def test_settings(self, setting: Any, match: str) -> None:

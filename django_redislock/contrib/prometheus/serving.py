@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import socket
 import threading
+from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
+from ...base.background import start_or_call
 from .fleet import Fleet, response
 
 MOST_AT_ONCE = 8
@@ -62,12 +64,7 @@ class Server(HTTPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         self._free.acquire()
-        threading.Thread(
-            target=self._answer,
-            args=(request, client_address),
-            name="redislock-metrics",
-            daemon=True,
-        ).start()
+        start_or_call(partial(self._answer, request, client_address), "redislock-metrics")
 
     def _answer(self, request: Any, client_address: Any) -> None:
         try:

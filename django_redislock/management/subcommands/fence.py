@@ -240,11 +240,14 @@ def _read(name: str, seen: int, options: dict[str, Any]) -> Raised:
 
 
 def _where(name: str, options: dict[str, Any]) -> tuple[SyncPort, Keys]:
-    prefix, policy, using = conf.prefix(), conf.policy(name, {}), _using(name, options)
+    prefix, policy = conf.prefix(), conf.policy(conf.written(name), {})
+    using = _using(name, options)
     cache_locks = options["cache_locks"]
     keys = Keys.verbatim(prefix, name.encode()) if cache_locks else Keys.of(prefix, name)
     return SyncPort(server_of(using), terms=policy.terms()), keys
 
 
 def _using(name: str, options: dict[str, Any]) -> str:
-    return validate_using(options["using"] or aliases_of(conf.policy(name, {}).using)[0])
+    return validate_using(
+        options["using"] or aliases_of(conf.policy(conf.written(name), {}).using)[0]
+    )

@@ -20,7 +20,7 @@ from ...inspection.words import (
 )
 from ...periodic.report import JobInfo, JobState, Ledger, silent_for
 from ...primitives.ledger import RunInfo, RunOutcome
-from ..arguments import add_json, job_of_name
+from ..arguments import NO_JOBS, add_json, job_of_name
 from ..failing import WRONG
 from ..output import Cell, Column, Paint, Printer
 
@@ -102,6 +102,8 @@ class Jobs:
         elif options["job"]:
             for info in found:
                 printer.lines(_sheet(info, printer))
+        elif not everything:
+            printer.line(NO_JOBS)
         else:
             if (silence := silent_for(everything)) is not None:
                 printer.line(printer.style.ERROR(unattended(silence)))

@@ -105,7 +105,7 @@ class Sheet:
             lock=lock,
             waiters=inspector.waiters(name, max(limit, _GROUPED) if grouped else limit),
             past=inspector.past(name),
-            settings=conf.origins(name),
+            settings=conf.origins(conf.written(name)),
             similar=[] if lock else _similar(name, options),
             given={"using": options["using"], "cache-locks": options["cache_locks"]},
             wide=wide,
