@@ -17,7 +17,7 @@ from .base.exceptions import (
     StaleRead,
 )
 from .base.holder import Holder
-from .lease.current import current_lease
+from .lease.current import current_lease, held
 from .lease.lease import Lease
 from .lease.lifetime import LeaseState
 from .locks.initialise import ainitialise, initialise
@@ -51,6 +51,7 @@ __all__ = [
     "ainitialise",
     "current_lease",
     "deduplicate",
+    "held",
     "initialise",
     "once",
     "redis_lock",

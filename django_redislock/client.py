@@ -25,6 +25,7 @@ from .base import label, tokens
 from .base.clock import now
 from .base.exceptions import LockNotAcquired, LockUnavailable
 from .lease import claims
+from .lease.holds import Hold
 from .lease.lease import Lease
 from .lease.watchdog import watchdog
 from .primitives import mutex
@@ -150,7 +151,8 @@ class Lock(RedisLock):
             return
         lost = refusal.error(claim.keys.name)
         if held and held.lease:
-            held.lease._lifetime.lose(lost)  # unless the lease knows it already
+            # Unless the lease knows it already.
+            held.lease._lifetime.lose(lost, at_release=True)
         else:
             run(claims.report(port, "lost", claim, server, why=lost.why, **more))
         raise LockNotOwnedError(
@@ -205,7 +207,7 @@ class Lock(RedisLock):
     def _hold(self, token: Any, server: Server, claim: Claim, policy: Policy, got: Grant) -> None:
         lease = None
         if not self.timeout:
-            lease = Lease(server, claim, got, policy, label.holder())._watched()
+            lease = Lease(server, claim, got, policy, Hold(label.holder()))._watched()
         else:
             watchdog(server).write_down_later(claim)
         self._forget()  # an earlier claim is lost, or this acquire would have failed

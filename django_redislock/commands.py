@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import inspect
+import os
+import signal
+import time
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, _SubParsersAction
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser, OutputWrapper
 
+from .base.clock import now
 from .base.exceptions import LeaseLost, LockNotAcquired, LockUnavailable
 from .inspection.waiting_line import waiting_line
-from .lease.lock import Lock, Options
+from .lease.lease import Lease
+from .lease.lock import Lock, OnConflict_co, Options
 from .settings.naming import name_maker
-from .settings.validators import validate_on_conflict, validate_ttl, validate_wait
+from .settings.validators import (
+    validate_on_conflict,
+    validate_seconds,
+    validate_ttl,
+    validate_wait,
+)
 
 # Exit codes. The first two mean the same in sysexits.h: "try again later" and "a service is
 # unavailable". The third is its "protocol error", the nearest one, which hardly any program uses.
@@ -26,8 +36,19 @@ LOST = 76
 
 INSIDE = 'write lock_options = {{"reentrant": True}} in the class of the inner command'
 
-_OPTIONS = {"lock_wait": "wait", "lock_ttl": "ttl", "lock_on_conflict": "on_conflict"}
-"""Options of the command line, and their names in `Options`."""
+_OPTIONS = {
+    "lock_wait": "wait",
+    "lock_ttl": "ttl",
+    "lock_at_least_for": "at_least_for",
+    "lock_on_conflict": "on_conflict",
+}
+"""Options of the command line, and their names in `CommandOptions`."""
+
+_ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+"""Signals that end a process without an exception, unless a handler raises one."""
+
+_LOOK = 0.5
+"""Seconds between two looks whether the lease is lost."""
 
 _RUNNING: ContextVar[tuple[tuple[BaseCommand, Callable[..., Any]], ...]] = ContextVar(
     "django_redislock_running", default=()
@@ -64,14 +85,29 @@ def wait_argument(text: str) -> float | None:
 
 def ttl_argument(text: str) -> float:
     """Parse the `ttl` of a lock, for argparse."""
+    return _seconds(text, validate_ttl)
+
+
+def _at_least_for(text: str) -> float:
+    return _seconds(text, partial(validate_seconds, name="at_least_for"))
+
+
+def _seconds(text: str, validate: Callable[[float], float]) -> float:
     try:
         seconds = float(text)
     except ValueError:
         raise ArgumentTypeError(f"write a number of seconds, not {text!r}") from None
     try:
-        return validate_ttl(seconds)
+        return validate(seconds)
     except ValueError as error:
         raise ArgumentTypeError(str(error)) from None
+
+
+class CommandOptions(Options[OnConflict_co], total=False):
+    """The options of the lock of a command."""
+
+    at_least_for: float
+    """How long to hold the lock at least, in seconds, even if the command ends sooner."""
 
 
 class LockedCommand(BaseCommand):
@@ -83,8 +119,9 @@ class LockedCommand(BaseCommand):
     lock_name: str | Callable[..., str] | None = None
     """A template over the options, such as `"import:{source}"`, or a method that gets them;
     by default `command:` and the name of the command."""
-    lock_options: Options[Any] = {}
-    """Options of `redis_lock`, such as `{"ttl": 60, "wait": 0, "on_conflict": "skip"}`."""
+    lock_options: CommandOptions[Any] = {}
+    """Options of `redis_lock`, such as `{"ttl": 60, "wait": 0, "on_conflict": "skip"}`; and
+    `at_least_for`, the seconds for which to hold the lock even if the command ends sooner."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -107,6 +144,10 @@ class LockedCommand(BaseCommand):
         if isinstance(self.lock_name, str):
             # A template that names no option fails here, even for --help.
             name_maker(self.lock_name, _taking({*_dests(parser), *self.stealth_options}))
+        if not isinstance(parser, ArgumentParser):
+            # That of django-typer has only the options of its functions; code may pass these.
+            self.stealth_options = (*self.stealth_options, *_OPTIONS, "no_lock")
+            return parser
         group: Any = parser.add_argument_group("lock")
         # Options that are not given stay absent: None is a value, and means no limit.
         self.add_base_argument(
@@ -124,6 +165,14 @@ class LockedCommand(BaseCommand):
             default=SUPPRESS,
             metavar="SECONDS",
             help="How long the lock outlives a crash; it is renewed while the command runs.",
+        )
+        self.add_base_argument(
+            group,
+            "--lock-at-least-for",
+            type=_at_least_for,
+            default=SUPPRESS,
+            metavar="SECONDS",
+            help="Hold the lock for at least this long, even if the command ends sooner.",
         )
         self.add_base_argument(
             group,
@@ -146,6 +195,7 @@ class LockedCommand(BaseCommand):
         terms: Any = {"label": f"manage.py {self._command()}", **self.lock_options, **given}
         # The lock would refuse on_conflict, since the body of a with statement can't be skipped.
         on_conflict = terms.pop("on_conflict", None)
+        at_least_for = validate_seconds(terms.pop("at_least_for", 0.0), "at_least_for")
         lock = Lock(self._lock_name(options), **terms)._advising(INSIDE)
         if on_conflict is None:
             on_conflict = lock._policy().on_conflict
@@ -153,9 +203,10 @@ class LockedCommand(BaseCommand):
         lease = None
         quiet = not options.get("verbosity", 1)
         try:
-            with ExitStack() as stack:
+            with _ended_by_signals(), ExitStack() as stack:
                 with waiting_line(lock, Stderr(self.stderr), quiet=quiet):
                     lease = stack.enter_context(lock)
+                stack.push(partial(_linger, lease, now() + at_least_for))
                 return handle(self, *args, **options)
         except LockNotAcquired as conflict:
             if lease is not None:  # the conflict is about another lock, taken by the command
@@ -201,6 +252,51 @@ class LockedCommand(BaseCommand):
         return type(self).__module__.rpartition(".")[2]
 
 
+class _Ended(SystemExit):
+    """A signal ends the command."""
+
+
+_SIGNALLED = (_Ended, KeyboardInterrupt)
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Let signals leave the block by an exception, so that its lock is released. The kernel would
+    end the process there and then, or do nothing if it is the first process of a container.
+
+    A handler of the project stays, and an ignored signal is ignored.
+    """
+    process = os.getpid()
+
+    def end(number: int, _frame: object) -> None:
+        if os.getpid() != process:  # a forked child ends as without us
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        raise _Ended(128 + number)  # the exit code that a shell has for it
+
+    handled = []
+    try:
+        for number in _ENDING:
+            if signal.getsignal(number) is signal.SIG_DFL:
+                with suppress(ValueError):  # only the main thread may do that
+                    signal.signal(number, end)
+                    handled.append(number)
+        yield
+    finally:
+        for number in handled:
+            if signal.getsignal(number) is end:
+                signal.signal(number, signal.SIG_DFL)
+
+
+def _linger(lease: Lease, until: float, kind: type[BaseException] | None, *_: object) -> None:
+    """Hold the lease until then, unless a signal ends the command or this, or the lease ends."""
+    if kind is not None and issubclass(kind, _SIGNALLED):
+        return
+    with suppress(*_SIGNALLED):  # the command itself has ended
+        while lease._lifetime.alive and (left := until - now()) > 0:
+            time.sleep(min(left, _LOOK))
+
+
 def _under_lock(handle: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(handle)
     def locked(self: LockedCommand, *args: Any, **options: Any) -> Any:
@@ -239,9 +335,9 @@ def _taking(dests: Iterable[str]) -> Callable[..., None]:
     return command
 
 
-def _dests(parser: ArgumentParser) -> Iterator[str]:
+def _dests(parser: Any) -> Iterator[str]:
     """Yield the names of all options of a parser and of its subcommands."""
-    yield from parser._defaults
+    yield from getattr(parser, "_defaults", ())
     for action in parser._actions:
         yield action.dest
         if isinstance(action, _SubParsersAction):

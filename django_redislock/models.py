@@ -26,6 +26,7 @@ STATES = [
     (State.HELD.value, _("held")),
     (State.UNKNOWN.value, _("unknown")),
     (State.STALE.value, _("stale")),
+    (State.BROKEN.value, _("broken")),
     (FREE, _("free")),
 ]
 KINDS = [

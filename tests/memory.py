@@ -466,6 +466,10 @@ class SteppedIO:
     def own_inbox(self, keys: Keys) -> str:
         return self.inbox if self.neighbours else ""
 
+    def wake_neighbours(self, keys: Keys) -> None:
+        for other in self.neighbours:
+            other.told.add(other._token)
+
     async def hand_over(self, grants: Sequence[tuple[str, Grant]]) -> None:
         for token, grant in grants:
             for other in self.neighbours:

@@ -165,14 +165,37 @@ class TestNames:
         pytest.param("a\nb", ValueError, "can't be printed", id="line feed"),
         pytest.param("a\0b", ValueError, "can't be printed", id="NUL"),
         pytest.param("a\ud800b", ValueError, "can't be printed", id="lone surrogate"),
+        pytest.param("a\x7fb", ValueError, "can't be printed", id="DEL"),
+        pytest.param("a\x85b", ValueError, "can't be printed", id="next line"),
+        pytest.param("a\u2029b", ValueError, "can't be printed", id="end of a paragraph"),
+        pytest.param("a\u202eb", ValueError, "turn text round", id="right to left"),
+        pytest.param("a\u2069b", ValueError, "turn text round", id="end of an isolate"),
+        pytest.param(f"job:{object()}", ValueError, r"address .* such as {self\.pk}", id="object"),
+        pytest.param(f"job:{len.__call__}", ValueError, "the address of an object", id="method"),
+        pytest.param(f"job:{enter}", ValueError, "the address of an object", id="function"),
+    ]
+    ODD = [
+        pytest.param("\u0645\u06cc\u200c\u0634\u0648\u062f", id="Persian, with a non-joiner"),
+        pytest.param("\u0915\u094d\u200d\u0937", id="Hindi, with a joiner"),
+        pytest.param("\U0001f468\u200d\U0001f469\u200d\U0001f467", id="emoji of a family"),
+        pytest.param("1\u202f000\xa0\u20ac", id="French number"),
+        pytest.param("\u6771\u4eac\u3000\u672c\u5e97", id="ideographic space"),
+        pytest.param("Waren\xadlager", id="soft hyphen"),
+        pytest.param("\u200f\u05d0", id="right-to-left mark"),
+        pytest.param("\U0001fae9 \U0001fadc", id="emoji that Python does not know yet"),
     ]
     NO_STRING = [42, b"job", ("job",), 4.2, True]
 
     @pytest.mark.parametrize(("name", "error", "words"), WRONG)
     def test_wrong_names(self, use: Use, name: str, error: type, words: str) -> None:
-        """A name is a printable text of bounded length."""
+        """A name is one line of bounded length, and the same text in each process."""
         with pytest.raises(error, match=words):
             use(redis_lock(name))
+
+    @pytest.mark.parametrize("name", ODD)
+    def test_names_that_look_odd_but_are_right(self, use: Use, name: str) -> None:
+        """People write names in all languages."""
+        use(redis_lock(name))
 
     @pytest.mark.parametrize("name", NO_STRING, ids=repr)
     def test_names_that_are_no_strings(self, use: Use, name: Any) -> None:
@@ -199,12 +222,13 @@ class TestNames:
             ("x" * 513, ValueError, "513 characters"),
             ("a\tb", ValueError, "can't be printed"),
             ("a{b", ValueError, "contains a brace"),
+            (object(), ValueError, "the address of an object"),
         ],
-        ids=["empty", "too long", "control character", "brace"],
+        ids=["empty", "too long", "control character", "brace", "address"],
     )
     @pytest.mark.parametrize("work_on", [call_work_on, acall_work_on], ids=["sync", "async"])
     def test_names_made_from_arguments(
-        self, work_on: Use, value: str, error: type, words: str, redis: Redis
+        self, work_on: Use, value: Any, error: type, words: str, redis: Redis
     ) -> None:
         """What a template makes of the arguments has to be a name, too."""
         with pytest.raises(error, match=words):

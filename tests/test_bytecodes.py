@@ -13,15 +13,15 @@ from devtools.redis_server import RedisServer
 
 LIMITS = {
     "with": 4_900,
-    "with arguments": 5_150,
-    "decorated": 4_850,
+    "with arguments": 5_250,
+    "decorated": 5_050,
     "drop-in": 5_500,
     "Semaphore": 5_250,
     "read": 5_250,
     "MultiLock of 2": 7_250,
-    "once": 9_500,
-    "single_flight": 10_200,
-    "lock_view": 6_200,
+    "once": 9_850,
+    "single_flight": 10_300,
+    "lock_view": 6_800,
     "task": 7_700,
 }
 """Python 3.11 to 3.14, redis-py 8, with hiredis and without."""

@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +151,87 @@ class TestW008:
     def test_the_settings_of_others(self, others: dict[str, Any]) -> None:
         """What is no dict, or has another name, is none of ours."""
         with override_settings(**others):
+            assert static() == []
+
+
+class TestW010:
+    """The project looks as if it had tenants, and has no SCOPE."""
+
+    def entry(self) -> override_settings:
+        other = {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
+        every = {**caches(LOCATION), "pages": {**other, "KEY_FUNCTION": "shop.cache.make_key"}}
+        return override_settings(CACHES=every)
+
+    def test_a_key_function(self, no_network: list[Any]) -> None:
+        """A tenant may be in the keys of any cache; the hint has a function to write."""
+        with self.entry():
+            (message,) = static()
+        assert ids([message]) == ["W010"]
+        assert "CACHES['pages'] has a KEY_FUNCTION" in message.msg
+        assert '"SCOPE": "shop.tenants.scope", and in shop/tenants.py' in str(message.hint)
+
+    def test_an_app(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
+        """django-tenants says so by itself."""
+        (tmp_path / "django_tenants").mkdir()
+        (tmp_path / "django_tenants" / "__init__.py").touch()
+        monkeypatch.syspath_prepend(tmp_path)
+        settings.INSTALLED_APPS = ["django_tenants", *settings.INSTALLED_APPS]
+        (message,) = static()
+        assert ids([message]) == ["W010"]
+        assert "INSTALLED_APPS has 'django_tenants'" in message.msg
+        assert "return connection.schema_name" in str(message.hint)
+
+    @pytest.mark.parametrize(
+        "says", [{"SCOPE": None}, {"SCOPE": str}, {"LOCKS": {"shop:*": {"SCOPE": str}}}]
+    )
+    def test_with_a_scope(self, says: Any) -> None:
+        """Somebody has thought of it, also if there is no scope, or one for some locks."""
+        with self.entry(), configured(**says):
+            assert static() == []
+
+
+class Scopes:
+    def __call__(self) -> str:
+        return "acme"
+
+    def needs(self, request: Any) -> str:
+        return "acme"
+
+    async def waits(self) -> str:
+        return "acme"
+
+
+class TestE005:
+    """SCOPE is no function that can be called."""
+
+    @pytest.mark.parametrize(
+        ("scope", "says"),
+        [
+            ("shop.nowhere.scope", "can't be imported: No module named 'shop'"),
+            ("tests.test_checks.nothing", 'can\'t be imported: .* "nothing"'),
+            ("tests.test_checks.LOCATION", "is no plain function without arguments"),
+            (Scopes().needs, "is no plain function without arguments"),
+            (Scopes().waits, "is no plain function without arguments"),
+        ],
+    )
+    @pytest.mark.parametrize("where", ["project", "entry"])
+    def test_what_can_t_be_called(self, scope: Any, says: str, where: str) -> None:
+        """Each lock would fail; the hint says what to write."""
+        settings = {"SCOPE": scope}
+        if where == "entry":
+            settings = {"LOCKS": {"shop:*": settings}}
+        with configured(**settings):
+            (message,) = static()
+        assert ids([message]) == ["E005"]
+        assert re.match(rf"REDISLOCK\['SCOPE'\], .*{says}", message.msg)
+        assert '"SCOPE": "shop.tenants.scope"' in str(message.hint)
+
+    @pytest.mark.parametrize(
+        "scope", ["tests.test_tenants.scope", Scopes(), partial(Scopes().needs, None), None]
+    )
+    def test_what_can_be_called(self, scope: Any) -> None:
+        """It is not called: a check belongs to no tenant."""
+        with configured(SCOPE=scope):
             assert static() == []
 
 

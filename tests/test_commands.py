@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import inspect
 import io
+import multiprocessing
+import os
 import re
+import signal
 import threading
+import time
+from argparse import Namespace
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 from unittest import mock
 
 import pytest
 from django.core.management import CommandError, call_command
 from django.core.management.base import BaseCommand, LabelCommand, SystemCheckError
+from redis import Redis
 
 from django_redislock import (
     LeaseLost,
@@ -26,14 +33,17 @@ from django_redislock import (
     current_lease,
     redis_lock,
 )
+from django_redislock.base.clock import now
 from django_redislock.commands import BUSY, LOST, UNAVAILABLE, LockedCommand
 from django_redislock.management.failing import MISCONFIGURED, USAGE
 from django_redislock.management.subcommands.run import NOT_EXECUTABLE, NOT_FOUND
 from tests.docs.world import examples
-from tests.manage import Manage, with_stderr
+from tests.manage import PROGRAM, Manage, with_stderr
 from tests.test_decorators import held_elsewhere
+from tests.waiting import eventually
 
 NOWHERE = {"default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "unix:///nowhere"}}
+FIRST_PROCESS = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
 DOCS = Path(__file__).parent.parent / "docs" / "commands.md"
 
 
@@ -246,7 +256,7 @@ class TestTheName:
         names: list[str] = []
         importer = command(
             lambda: names.append(current_lease().name),
-            lock_name="import:{source}:{from}:{verbosity}",
+            lock_name="import:{source}:{from!s}:{verbosity}",
             add_arguments=taking("source", "--from"),
         )
         call_command(importer, "bank", "--from", "2026")
@@ -351,6 +361,8 @@ class TestOptions:
             (["--lock-wait=nan"], "seconds"),
             (["--lock-ttl=0"], "between 0.1"),
             (["--lock-ttl=long"], "seconds"),
+            (["--lock-at-least-for=-1"], "between 0"),
+            (["--lock-at-least-for=long"], "seconds"),
             (["--lock-on-conflict=shrug"], "invalid choice"),
         ],
     )
@@ -383,6 +395,55 @@ class TestOptions:
             call_command(unlocked, "--no-lock")
             call_command(unlocked, no_lock=True)
         assert ran == [True, True]
+
+
+class OwnParser:
+    """As TyperCommand of django-typer makes it: it knows the options, and takes no more."""
+
+    _mutually_exclusive_groups: ClassVar[list[Any]] = []
+    _actions: ClassVar[list[Any]] = [
+        SimpleNamespace(dest="source", option_strings=[], required=True, nargs=1)
+    ]
+
+    def parse_args(self, args: list[str] | None = None) -> Namespace:
+        common = dict.fromkeys(("no_color", "force_color"), False)
+        return Namespace(args=args, source=args[0] if args else None, **common)
+
+    def add_argument(self, *_: Any, **__: Any) -> None:
+        raise NotImplementedError
+
+
+class OwnParserCommand(BaseCommand):
+    def create_parser(self, *_: Any, **__: Any) -> Any:
+        return OwnParser()
+
+    def handle(self, *args: Any, **options: Any) -> str:
+        return f"{args} {sorted(options)} {current_lease().name}"
+
+
+class TestOtherParsers:
+    """A base class may parse the command line without argparse."""
+
+    def test_the_lock(self) -> None:
+        """The name is a template over its options; from code, it takes the options of locks."""
+        bases = LockedCommand, OwnParserCommand
+        its = type("Command", bases, {"lock_name": "import:{source}", "__module__": __name__})
+        out = io.StringIO()
+        call_command(its(), "bank", stdout=out, lock_wait=0)
+        options = "['force_color', 'no_color', 'skip_checks', 'source', 'stdout']"
+        assert out.getvalue() == f"('bank',) {options} import:bank\n"
+        with held_elsewhere("import:bank"), pytest.raises(CommandError) as busy:
+            call_command(its(), "bank", lock_wait=0)
+        assert busy.value.returncode == BUSY
+        with pytest.raises(TypeError, match=r"Unknown option.* wait"):
+            call_command(its(), "bank", wait=0)
+
+    def test_an_option_that_is_not_there(self) -> None:
+        """Its options are known, so every call fails."""
+        bases = LockedCommand, OwnParserCommand
+        its = type("Command", bases, {"lock_name": "import:{sorce}", "__module__": __name__})
+        with pytest.raises(ValueError, match=r"'sorce', which the command.*It has: .*source"):
+            call_command(its(), "bank")
 
 
 class TestConflict:
@@ -497,6 +558,145 @@ def test_locks_that_the_command_takes_itself(body: Any, error: type[LockError]) 
         call_command(command(body, lock_options={"on_conflict": "skip"}))
 
 
+class TestAtLeastFor:
+    """The lock is held for some time, even if the command takes less."""
+
+    @pytest.mark.parametrize(
+        ("in_class", "arguments", "options"),
+        [
+            ({"lock_options": {"at_least_for": 0.6}}, [], {}),
+            ({}, ["--lock-at-least-for=0.6"], {}),
+            ({"lock_options": {"at_least_for": 600}}, [], {"lock_at_least_for": 0.6}),
+        ],
+    )
+    def test_it_ends_sooner(self, in_class: Any, arguments: list[str], options: Any) -> None:
+        """A second host, whose clock is late, finds the lock held."""
+        began = now()
+        call_command(command(**in_class), *arguments, **options)
+        assert now() - began >= 0.6
+        assert redis_lock("command:test_commands").holder() is None
+
+    def test_it_takes_longer(self) -> None:
+        """The time counts from when the lock was acquired."""
+        ends: list[float] = []
+
+        def body() -> None:
+            time.sleep(0.3)
+            ends.append(now())
+
+        call_command(command(body), lock_at_least_for=0.2)
+        assert now() - ends[0] < 0.2
+
+    @pytest.mark.parametrize("error", [CommandError("wrong"), ZeroDivisionError(), SystemExit(3)])
+    def test_it_fails(self, error: BaseException) -> None:
+        """A command that fails at once is not tried by the other host a second later."""
+
+        def body() -> None:
+            raise error
+
+        began = now()
+        with pytest.raises(type(error)):
+            call_command(command(body), lock_at_least_for=0.3)
+        assert now() - began >= 0.3
+
+    def test_it_is_interrupted(self) -> None:
+        """Ctrl-C ends it at once."""
+
+        def body() -> None:
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            call_command(command(body), lock_at_least_for=600)
+
+    def test_its_lease_is_lost(self) -> None:
+        """There is nothing to hold any more."""
+
+        def body() -> None:
+            redis_lock("command:test_commands").clear(reason="test")
+            with pytest.raises(LeaseLost):
+                current_lease().extend()
+
+        with pytest.raises(CommandError) as lost:
+            call_command(command(body), lock_at_least_for=600)
+        assert lost.value.returncode == LOST
+
+
+class TestSignals:
+    """SIGTERM and SIGHUP end the command by an exception."""
+
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+    def test_they_release(self, number: int) -> None:
+        """Also if something has swallowed a first one. Later, the handlers are those that were
+        there."""
+        ends: list[str] = []
+
+        def body() -> None:
+            with suppress(SystemExit):
+                signal.raise_signal(number)
+            try:
+                signal.raise_signal(number)
+            finally:
+                ends.append(current_lease().state)
+
+        before = signal.getsignal(number)
+        with pytest.raises(SystemExit) as ended:
+            call_command(command(body), lock_at_least_for=600)
+        assert ended.value.code == 128 + number
+        assert ends == ["held"]
+        assert redis_lock("command:test_commands").holder() is None
+        assert signal.getsignal(number) is before
+
+    def test_after_its_work(self) -> None:
+        """While it only holds the lock, they end that, and not the command."""
+        out = io.StringIO()
+        timer = threading.Timer(0.3, signal.raise_signal, [signal.SIGTERM])
+
+        def body() -> str:
+            timer.start()
+            return "done"
+
+        call_command(command(body), lock_at_least_for=600, stdout=out)
+        assert out.getvalue() == "done\n"
+
+    @pytest.mark.parametrize("handler", [signal.SIG_IGN, lambda *_: None])
+    def test_a_handler_of_the_project(self, handler: Any) -> None:
+        """It stays, also one that is set meanwhile. An ignored signal is ignored."""
+        before = signal.signal(signal.SIGTERM, handler)
+        try:
+            call_command(command(lambda: signal.raise_signal(signal.SIGTERM)))
+            assert signal.getsignal(signal.SIGTERM) == handler
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            call_command(command(lambda: signal.signal(signal.SIGTERM, handler) and None))
+            assert signal.getsignal(signal.SIGTERM) == handler
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+    def test_a_forked_child(self) -> None:
+        """It ends as it would without the lock."""
+        codes: list[Any] = []
+
+        def body() -> None:
+            child = multiprocessing.get_context("fork").Process(
+                target=signal.raise_signal, args=[signal.SIGTERM]
+            )
+            child.start()
+            child.join()
+            codes.append(child.exitcode)
+
+        call_command(command(body))
+        assert codes == [-signal.SIGTERM]
+
+    def test_in_another_thread(self) -> None:
+        """Only the main thread gets signals, so there is nothing to do."""
+        held: list[Any] = []
+        thread = threading.Thread(
+            target=call_command, args=[command(lambda: held.append(current_lease().name))]
+        )
+        thread.start()
+        thread.join()
+        assert held == ["command:test_commands"]
+
+
 @pytest.mark.slow
 class TestProcesses:
     """What the shell sees."""
@@ -536,6 +736,35 @@ class TestProcesses:
     def test_usage(self, manage: Callable[..., Manage]) -> None:
         """A wrong option is a usage error."""
         assert manage("nightly", "--lock-wait=soon").ends() == 2
+
+    @pytest.mark.parametrize("options", [(), ("--lock-at-least-for=600",)])
+    @pytest.mark.parametrize("program", [PROGRAM, (*FIRST_PROCESS, *PROGRAM)], ids=["", "first"])
+    def test_is_ended(
+        self, program: tuple[str, ...], options: tuple[str, ...], manage: Callable[..., Manage]
+    ) -> None:
+        """SIGTERM releases the lock at once, also as the first process of a container, which the
+        kernel would not end."""
+        process = manage("nightly", "--until-told", *options, program=program)
+        pid = process.process.pid
+        try:
+            process.holds()
+        except ValueError:
+            pytest.skip(f"no process may be the first: {process.complains()}")
+        if program != PROGRAM:
+            (pid,) = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+        os.kill(pid, signal.SIGTERM)
+        assert process.ends() == 128 + signal.SIGTERM
+        assert "Traceback" not in process.complains()
+        assert redis_lock("command:nightly").holder() is None
+
+    def test_is_ended_while_it_waits(self, manage: Callable[..., Manage], redis: Redis) -> None:
+        """It leaves the queue."""
+        with held_elsewhere("command:nightly"):
+            process = manage("nightly", "--lock-wait=forever")
+            eventually(lambda: redis.zcard("redislock:{command:nightly}:queue"))
+            process.signal(signal.SIGTERM)
+            assert process.ends() == 128 + signal.SIGTERM
+            assert not redis.exists("redislock:{command:nightly}:queue")
 
     def test_is_interrupted(self, manage: Callable[..., Manage]) -> None:
         """Ctrl-C releases the lock at once."""

@@ -24,6 +24,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import AnonymousUser, User
 from django.core import mail
 from django.core.exceptions import SynchronousOnlyOperation
 from redis import Redis
@@ -291,6 +292,46 @@ class TestNames:
             return current_lease().name
 
         assert work(*args, **kwargs) == name
+
+    @pytest.mark.parametrize(
+        ("template", "value", "says"),
+        [
+            pytest.param("a:{value}", None, "value has no value", id="None"),
+            pytest.param("a:{value.pk}", User(), r"value\.pk has no value", id="not saved"),
+            pytest.param(
+                "a:{value.pk}", AnonymousUser(), r"value\.pk has no value", id="anonymous"
+            ),
+            pytest.param("a:{value}", AnonymousUser(), "value has no value", id="as a text"),
+            pytest.param(
+                "a:{value[0]}:{value[1]}", (1, None), r"value\[1\] has no", id="one of two"
+            ),
+            pytest.param("a:{value!s}", None, None, id="meant"),
+            pytest.param("a:{value.pk}", User(pk=7), None, id="saved"),
+            pytest.param("a:{value}", "None", None, id="text"),
+            pytest.param("a:{value}", 0, None, id="number"),
+        ],
+    )
+    @pytest.mark.parametrize("debug", [True, False])
+    def test_made_from_nothing(
+        self,
+        template: str,
+        value: Any,
+        says: str | None,
+        debug: bool,
+        settings: Any,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """Calls without a value would share one lock. With DEBUG, a warning says what to write."""
+        if not debug:
+            monkeypatch.delattr(mail, "outbox")
+        settings.DEBUG = debug
+        work = redis_lock(template)(lambda value: current_lease().name)
+        if says is None or not debug:
+            assert work(value)
+            return
+        with pytest.warns(RuntimeWarning, match=f"{says}.* @login_required .*!s}}") as caught:
+            assert work(value)
+        assert [warning.filename for warning in caught] == [__file__]
 
     def test_of_every_kind(self, kind: Kind) -> None:
         """Each kind of function makes the name of each of its calls, and so excludes by it."""

@@ -25,6 +25,7 @@ from redis import Redis
 from devtools.redis_server import RedisServer, find_server
 from django_redislock import (
     LeaseLost,
+    LeaseState,
     LockUnavailable,
     MultiLock,
     ReadWriteLock,
@@ -666,9 +667,10 @@ class TestTheIndex:
     def test_w107_not_one_that_has_expired(self, good: Redis) -> None:
         """W107: a crash leaves a name in the index until the next lock is granted. That is no
         harm."""
-        redis_lock("a", ttl=0.1, renew=False).acquire()
+        lease = redis_lock("a", ttl=0.1, renew=False).acquire()
         write_down()
         eventually(lambda: not good.exists("redislock:{a}"))
+        assert lease.state == LeaseState.LOST
         assert good.zscore("redislock:index", "redislock:{a}")
         assert doctor().wrong == set()
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import http.client
+import select
 import signal
 import socket
 import threading
+import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import pytest
@@ -20,7 +22,7 @@ from redis import Redis
 
 from django_redislock import Semaphore, redis_lock
 from django_redislock.client import Lock
-from django_redislock.contrib.prometheus import fleet
+from django_redislock.contrib.prometheus import fleet, serving
 from django_redislock.contrib.prometheus.fleet import FAMILIES, Busy, Fleet
 from django_redislock.contrib.prometheus.serving import Server
 from django_redislock.contrib.prometheus.views import fleet_view
@@ -88,9 +90,11 @@ def test_locks_by_state(redis: Redis) -> None:
         ("job:*", "held"): 1,
         ("job:*", "unknown"): 1,
         ("job:*", "stale"): 1,
+        ("job:*", "broken"): 0,
         ("other", "held"): 1,
         ("other", "unknown"): 0,
         ("other", "stale"): 0,
+        ("other", "broken"): 0,
     }
 
 
@@ -266,6 +270,55 @@ class TestServe:
             assert (answer.status, answer.read()) == (200, b"")
             connection.close()
             server.shutdown()
+
+
+class TestSlowClients:
+    @pytest.fixture
+    def server(self) -> Iterator[Server]:
+        with Server("127.0.0.1", 0) as server:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            yield server
+            server.shutdown()
+
+    def slow(self, server: Server) -> socket.socket:
+        """A client that has sent half of its request."""
+        client = socket.create_connection(server.server_address[:2])  # type: ignore[arg-type]
+        client.settimeout(PATIENCE)
+        client.sendall(b"GET /metrics HTTP/1.1\r\nX: ")
+        return client
+
+    def test_they_are_in_nobodys_way(self, server: Server) -> None:
+        """Not even as many as there may be at once: the oldest are dropped."""
+        clients = [self.slow(server) for _ in range(serving.MOST_AT_ONCE - 1)]
+        for number in range(3):
+            clients.append(self.slow(server))
+            assert samples(get(server.url), "redislock_up") == {(): 1}
+            assert clients[number].recv(1) == b""
+        clients[-1].sendall(b"\r\n\r\n")
+        assert clients[-1].recv(12) == b"HTTP/1.0 200"
+        for client in clients:
+            client.close()
+
+    def test_a_byte_now_and_then(self, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The time is that for the whole request, and a part of it is not answered."""
+        monkeypatch.setattr(serving, "SLOWEST", 0.5)
+        with self.slow(server) as client:
+            give_up = time.monotonic() + PATIENCE
+            while not select.select([client], [], [], 0.05)[0]:
+                assert time.monotonic() < give_up
+                client.sendall(b"x")
+            with suppress(ConnectionResetError):
+                assert client.recv(1) == b""
+
+    def test_no_thread_can_be_started(
+        self, server: Server, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The scrape fails, and the next one is answered."""
+        with monkeypatch.context() as patch:
+            patch.setattr(serving, "start", lambda *_: None)
+            with pytest.raises(http.client.RemoteDisconnected):
+                get(server.url)
+        assert samples(get(server.url), "redislock_up") == {(): 1}
 
 
 class TestSlowRedis:

@@ -65,7 +65,7 @@ def test_the_states() -> None:
     asked = {
         value for one in questions() for value in re.findall(r'(?:state|outcome)="(\w+)"', one)
     }
-    assert asked == {"stale", "unknown", "overdue", "failing", "conflict"}
+    assert asked == {"broken", "stale", "unknown", "overdue", "failing", "conflict"}
 
 
 def test_panels_do_not_overlap() -> None:

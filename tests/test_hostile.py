@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import re
+import shlex
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from io import StringIO
 from typing import Any
@@ -16,9 +19,12 @@ from django.test import override_settings
 from redis import Redis
 
 from django_redislock import (
+    LeaseLost,
     LeaseRevoked,
     LockError,
     LockNotAcquired,
+    MultiLock,
+    ReadWriteLock,
     Semaphore,
     TimestampLock,
     initialise,
@@ -28,7 +34,10 @@ from django_redislock import (
 from django_redislock.base.label import MAX_LABEL, clean
 from django_redislock.inspection import UNREADABLE, Inspector, Kind
 from django_redislock.locks.single_flight import _Result
+from django_redislock.management.failing import FREE
 from tests.admin.conftest import LIST, client_of
+from tests.operations.calling import call
+from tests.waiting import PATIENCE, eventually
 
 pytestmark = pytest.mark.slow
 
@@ -156,6 +165,8 @@ def test_one_rule() -> None:
     assert clean("a\x1bb\u202ec\ud800") == "a?b?c?"
     assert clean("x" * 10**6) == "x" * MAX_LABEL
     assert clean("é 家") == "é 家"
+    assert clean("می‌خواهم, 1\u202f000\xa0€") == r"می\u200cخواهم, 1\u202f000\xa0€"
+    assert clean("\U000e0001" * 200) == (r"\U000e0001" * 20)
 
 
 def test_what_is_no_holder(redis: Redis) -> None:
@@ -352,18 +363,17 @@ class TestValues:
                 with pytest.raises(LockError, match=r"'redislock:\{initialise:salt\}:record'"):
                     initialise("salt", value)
 
-    @pytest.mark.parametrize("lock", [Semaphore("job", 2), TimestampLock("redislock:old")])
-    def test_clearing_other_kinds(self, redis: Redis, lock: redis_lock) -> None:
-        """They are cleared as a whole, or not at all."""
+    @pytest.mark.parametrize(
+        "lock", [redis_lock("job"), Semaphore("job", 2), TimestampLock("redislock:old")]
+    )
+    def test_a_history_of_another_type(self, redis: Redis, lock: redis_lock) -> None:
+        """It is only for people: it begins anew when a lock is cleared, and keeps nobody from
+        clearing it."""
         lease = lock.acquire()
         assert lease is not None
         keys = lease._claim.keys
         redis.delete(keys.history)
         redis.set(keys.history, "x")
-        with pytest.raises(LockError, match="has a type that such a lock does not use"):
-            lock.clear(by="eva", reason="hostile")
-        assert redis.exists(keys.lock)
-        redis.delete(keys.history)
         assert lock.clear(by="eva", reason="hostile")
         assert not redis.exists(keys.lock)
 
@@ -385,3 +395,292 @@ class TestValues:
                 held.delete(key)
                 if seen is not None:
                     held.restore(key, 0, seen, replace=True)
+
+
+WAITER = "b" * 32
+SOON = 60_000
+SHORTLY = 0.05
+
+
+def in_the_queue(said: Any) -> Write:
+    """A waiter that says this of itself."""
+    return lambda redis, key: (
+        redis.zadd(key.replace(":waiters", ":queue"), {WAITER: 1}),
+        redis.hset(key, WAITER, said),
+    )
+
+
+def of_a_holder(said: Any, ends: float, token: Any = TOKEN) -> Write:
+    """A holder of one of several places, whose lease ends in so many ms."""
+    return lambda redis, key: (
+        redis.zadd(key.removesuffix(":holders"), {token: time.time() * 1000 + ends}),
+        redis.hset(key, token, said),
+    )
+
+
+def of_an_old_lock(holder: Any, ends: float) -> Write:
+    """What is written beside a timestamp lock whose time is over in so many seconds."""
+    until = str(time.time() + ends)
+    lock = "old"
+    return lambda redis, key: (
+        redis.set(lock, until),
+        redis.hset(key, mapping={"holder": holder, "until": until}),
+    )
+
+
+HUGE_NUMBERS = [f"{HUGE}|60000|-|o|l", f"1|{HUGE}|-|o|l", f"1|60000|-|o|l\tsemaphore|{HUGE}"]
+RECORDS = [
+    *TEXTS,
+    TOKEN + "|x",
+    f"{TOKEN}+{HUGE}||60000|o|l\tsemaphore|2",
+    f"{TOKEN}+1||{HUGE}|o|l",
+]
+CONTENTS: dict[str, list[Write]] = {
+    "lock": [*map(string, TEXTS)],
+    "members": [
+        scores(x=9e12),
+        scores(x=9e12 + 0.5, y=float("inf")),
+        lambda redis, key: redis.zadd(key, {NOT_UTF8: 1e300, "y": float("-inf")}),
+    ],
+    "queue": [scores(**{"w" * 32: float("inf"), "x": -1e300, "y": 0.5})],
+    "waiters": [*map(in_the_queue, [*TEXTS, *HUGE_NUMBERS])],
+    "history": [
+        *(entries(text, text) for text in RECORDS),
+        *(entries(f"{value('o', 'l')}\treleased|{number}") for number in (HUGE, "-1", "x")),
+    ],
+    "index": [scores(**{"x": float("inf"), "y": float("-inf"), "redislock:{job}": 1e300})],
+    "holders": [
+        *(of_a_holder(said, ends) for said in RECORDS for ends in (SOON, SOON + 0.5, -1)),
+        of_a_holder("x", SOON, token=NOT_UTF8),
+        of_a_holder("x", float("inf")),
+    ],
+    "timestamp": [*(of_an_old_lock(said, ends) for said in RECORDS for ends in (60, -1))],
+}
+"""What may stand at a key of a lock, or beside it, if it has the right type."""
+
+BESIDE = ("queue", "waiters", "history", "index")
+LOCKS: dict[str, tuple[Callable[..., redis_lock], tuple[str, ...]]] = {
+    "mutex": (lambda **options: redis_lock("job", **options), ("lock", *BESIDE)),
+    "semaphore": (
+        lambda **options: Semaphore("job", 1, **options),
+        ("members", "holders", *BESIDE),
+    ),
+    "read": (
+        lambda **options: ReadWriteLock("job", **options).read(),
+        ("members", "holders", "queue", "waiters"),
+    ),
+    "write": (
+        lambda **options: ReadWriteLock("job", **options).write(),
+        ("members", "holders", "queue", "waiters"),
+    ),
+    "multi": (lambda **options: MultiLock(["other", "job"], **options), ("lock", *BESIDE)),
+    "timestamp": (
+        lambda **options: TimestampLock("old", **options),
+        ("lock", "timestamp", "history", "index"),
+    ),
+    "both": (
+        lambda **options: redis_lock("job", timestamp_key="old", **options),
+        ("timestamp", "queue"),
+    ),
+}
+"""Kinds of locks, and their keys."""
+ROWS = [(kind, which) for kind, (_, keys) in LOCKS.items() for which in keys]
+
+
+class TestBrokenKeys:
+    """Another program may have overwritten any key of any kind of lock. Either the lock can still
+    be taken; or the error says what to do, people see it, and clearing mends it."""
+
+    @pytest.fixture
+    def elsewhere(self) -> Iterator[ThreadPoolExecutor]:
+        """Another thread."""
+        with ThreadPoolExecutor(1) as pool:
+            yield pool
+
+    def key_of(self, kind: str, which: str) -> str:
+        lock, _ = LOCKS[kind]
+        policy = lock()._policy()
+        keys = lock()._keys(policy)
+        if kind == "multi":
+            keys = lock()._parts()[0]
+            assert keys.name == "job"
+        if which == "timestamp" and kind == "both":
+            keys = keys.of_timestamp()
+        return str(getattr(keys, "lock" if which == "members" else which))
+
+    @pytest.mark.parametrize("held", [False, True], ids=["free", "held"])
+    @pytest.mark.parametrize(("kind", "which"), ROWS)
+    def test_they_are_mended(
+        self, redis: Redis, elsewhere: ThreadPoolExecutor, kind: str, which: str, held: bool
+    ) -> None:
+        """Whatever stands there, and whether or not somebody holds the lock."""
+        lock, _ = LOCKS[kind]
+        key = self.key_of(kind, which)
+        for number, write in enumerate([*TYPES, *CONTENTS[which]]):
+            redis.flushdb()
+            other = elsewhere.submit(lock().acquire).result() if held else None
+            write(redis, key)
+            case = f"{number}: {redis.type(key)!r}"
+            name = "old" if kind == "timestamp" else "job"
+            words = self._advised(lock(wait=SHORTLY), key, case)
+            if words:
+                self._is_seen(words[-1], which, key)
+            done = call(*(words or ["clear", name]), "--yes", "--reason=broken")
+            assert done.code == 0 or (done.code == FREE and not words), (case, done)
+            if other is not None:  # what a lease has besides
+                call("clear", "other", "--yes", "--reason=broken")
+                call("clear", "--cache-locks", "old", "--yes", "--reason=broken")
+            if words := self._advised(lock(wait=5), key, case):
+                assert which == "timestamp", case  # it is asked for when the mutex is free
+                assert call(*words, "--yes", "--reason=broken").code == 0, case
+                assert not self._advised(lock(wait=5), key, case)
+            assert not redis.exists("redislock:{job}"), case
+            if other is not None:
+                with suppress(LeaseLost):
+                    elsewhere.submit(other.release).result()
+
+    @pytest.mark.parametrize("write", [*TYPES, *map(string, TEXTS)])
+    def test_the_guard(self, redis: Redis, write: Write) -> None:
+        """If it can't be read, nobody knows since when nothing was forgotten: it begins anew."""
+        with redis_lock("job", ttl=0.2, after_loss="wait", wait=5):
+            write(redis, "redislock:guard")
+        with redis_lock("job", ttl=0.2, after_loss="wait", wait=5):
+            assert int(redis.get("redislock:guard")) > 1e15
+
+    @pytest.mark.django_db
+    @pytest.mark.parametrize("which", ["queue", "waiters", "record", "holders", "lock"])
+    def test_in_the_admin(self, redis: Redis, which: str) -> None:
+        """The list and the page of the lock say that it is broken; clearing it mends it."""
+        key = "redislock:{job}" if which == "lock" else f"redislock:{{job}}:{which}"
+        of_type("list")(redis, key)
+        if which == "waiters":
+            redis.zadd("redislock:{job}:queue", {WAITER: 1})
+        redis.zadd("redislock:index", {"redislock:{job}": 9e15})
+        with override_settings(ROOT_URLCONF="tests.admin.urls"):
+            client = client_of("eva", "view_lockstatus", "clear_lock")
+            for question in ({}, {"state": "broken"}):
+                listing = client.get(LIST, question).content.decode()
+                assert "redislock-broken" in listing
+                assert f"the key {key} has a type" in listing
+            page = client.get(f"{LIST}default_3Ajob/", follow=True).content.decode()
+            assert "It is broken: the key" in page
+            seen = client.get(f"{LIST}default_3Ajob/clear/").context["form"].initial["seen"]
+            answer = client.post(
+                f"{LIST}clear/", {"seen": seen, "reason": "broken"}, follow=True
+            ).content.decode()
+            assert "Cleared “job”." in answer
+            assert not redis.exists(key)
+
+    def _advised(self, lock: redis_lock, key: str, case: str) -> list[str]:
+        """Take a lock. If that is an error, it names the key and a command: return that."""
+        told = None
+        try:
+            with lock:
+                pass
+        except LockError as error:
+            told = error
+        if told is None or (isinstance(told, LockNotAcquired) and lock._policy().wait == SHORTLY):
+            return []
+        assert type(told) is LockError, case
+        command = re.search(r"manage.py redislock (clear .*)", str(told))
+        if command is None:
+            assert "Give them different names" in str(told), (case, told)
+            return []
+        assert repr(key) in str(told), (case, told)
+        return shlex.split(command[1])
+
+    def _is_seen(self, name: str, which: str, key: str) -> None:
+        """A list has it, and says why."""
+        for words in (["list", "--json"], ["list", "--state", "broken", "--json"]):
+            listed = call(*words)
+            if which == "index":  # there is no list
+                assert key in listed.err
+                continue
+            [lock] = [one for one in listed.json["items"] if one["name"] == name]
+            if which in ("lock", "members"):  # a string may be the lock of another program
+                assert lock["state"] == "broken" or lock["kind"] == "foreign"
+                return
+            assert lock["state"] == "broken"
+            assert repr(key)[1:-1] in lock["why"]
+        assert "It is broken: the key" in call("show", name).out
+
+
+class TestTheLastFencingToken:
+    """One key has it for all names. Whatever stands there, no token is given twice."""
+
+    @pytest.fixture(params=["mutex", "semaphore", "multi", "busy", "guarded"])
+    def take(self, request: pytest.FixtureRequest) -> Callable[[], int]:
+        """Take a lock, release it, and return its fencing token; or that of a waiter to which a
+        release hands it."""
+
+        def plain(lock: redis_lock) -> int:
+            with lock as lease:
+                tokens = getattr(lease, "fencing_tokens", None) or {"": lease.fencing_token}
+                return max(tokens.values())
+
+        def busy() -> int:
+            lock = redis_lock("job", wait=PATIENCE)
+            with ThreadPoolExecutor() as pool:
+                with redis_lock("job"):
+                    waiter = pool.submit(plain, lock)
+                    eventually(lambda: Inspector().waiters("job") or waiter.done())
+                return waiter.result()
+
+        return {
+            "mutex": lambda: plain(redis_lock("job")),
+            "semaphore": lambda: plain(Semaphore("job", 2)),
+            "multi": lambda: plain(MultiLock(["job", "other"])),
+            "busy": busy,
+            "guarded": lambda: plain(redis_lock("job", ttl=1, after_loss="wait", wait=PATIENCE)),
+        }[request.param]
+
+    @pytest.mark.parametrize(
+        "write",
+        [
+            *(of_type(kind) for kind in MAKES if kind != "string"),
+            *map(string, ("", "x", NOT_UTF8, "-5", "nan", "1.5e300", HUGE, 2**53, "0" + "f" * 15)),
+        ],
+    )
+    def test_it_can_not_be_read(
+        self,
+        redis: Redis,
+        take: Callable[[], int],
+        write: Write,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        """The server's clock takes its place. The log says so once, and the doctor until an
+        operator has raised the tokens above those that rows have seen."""
+        before = take()
+        write(redis, "redislock:clock")
+        caplog.clear()
+        tokens = [take() for _ in range(3)]
+        assert before < tokens[0] < tokens[1] < tokens[2] < (time.time() + 60) * 1e6
+        [warning] = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+        assert "'redislock:clock' had no fencing token" in warning
+        assert "`manage.py redislock fence`" in warning
+        [finding] = [one for one in json.loads(printed("doctor", "--json")) if "W113" in one["id"]]
+        assert "could not be read (once)" in finding["message"]
+        assert "manage.py redislock fence" in finding["hint"]
+        printed("fence", "job", "--above=1", "--yes")
+        assert "W113" not in printed("doctor")
+
+    def test_the_doctor_sees_it_first(self, redis: Redis) -> None:
+        """W113: also before a lock is taken; the doctor leaves the key alone."""
+        redis.set("redislock:clock", "x")
+        assert "W113" in printed("doctor")
+        assert redis.get("redislock:clock") == b"x"
+
+    def test_there_is_none_above_it(self, redis: Redis, take: Callable[[], int]) -> None:
+        """Then there is an error that says what to do."""
+        take()
+        redis.set("redislock:clock", 2**53 - 5)
+        tokens = []
+        with pytest.raises(LockError, match="No fencing token is left") as caught:
+            while True:
+                tokens.append(take())
+        assert tokens == sorted({*tokens})
+        assert "Delete this key" in str(caught.value)
+        named = re.search("'(redislock:[^']*)'", str(caught.value))
+        assert named
+        redis.delete(named[1])
+        assert take() < 2**52

@@ -33,6 +33,7 @@ from tests.test_decorators import held_elsewhere
 from tests.waiting import PATIENCE, eventually
 
 INDEX = "redislock:index"
+NONE = dict.fromkeys(State, 0)
 
 
 @pytest.fixture
@@ -198,7 +199,7 @@ class TestPages:
             for offset in range(0, 40, limit):
                 page = inspector.page(offset=offset, limit=limit)
                 seen += [lock.name for lock in page.items]
-                assert page.counts.states == {State.HELD: 28, State.UNKNOWN: 0, State.STALE: 3}
+                assert page.counts.states == {**NONE, State.HELD: 28, State.STALE: 3}
                 assert (page.total, page.counts.contended, page.counts.waiters) == (31, 1, 1)
             assert set(seen[:3]) == urgent
             assert seen[3] == "job:029"
@@ -216,10 +217,10 @@ class TestPages:
         assert inspector.page(limit=1).items[0].name == many[0]
         redis.zadd("redislock:{rooms}", {"f" * 32: int(time.time() + 900) * 1000})
         (first,) = inspector.page(limit=1).items
-        assert (first.name, first.state) == ("rooms", State.UNKNOWN)
+        assert (first.name, first.state) == ("rooms", State.BROKEN)
         granted(redis, "places", places=3)
-        (first,) = inspector.page(limit=1).items
-        assert (first.name, first.holding, first.state) == ("places", 2, State.STALE)
+        second = inspector.page(limit=2).items[1]
+        assert (second.name, second.holding, second.state) == ("places", 2, State.STALE)
         for token in redis.zrange("redislock:{rooms}", 0, -1):
             redis.zadd("redislock:{rooms}", {token: 1})
         assert inspector.page(limit=0).total == 31
@@ -315,7 +316,7 @@ class TestPages:
         redis.zadd("redislock:{stale}:queue", {"0" * 32: 1, "1" * 32: 2})
         counts = inspector.counts()
         assert (counts.total, counts.contended, counts.waiters) == (31, 1, 2)
-        assert counts.states == {State.HELD: 30, State.UNKNOWN: 0, State.STALE: 1}
+        assert counts.states == {**NONE, State.HELD: 30, State.STALE: 1}
 
 
 class TestDiscover:
@@ -606,7 +607,7 @@ class TestPlaces:
         lease = Semaphore("places", 2).acquire()
         redis.delete("redislock:{places}:holders")
         lock = get(inspector, "places")
-        assert (lock.kind, lock.state, lock.holding) == (Kind.FOREIGN, State.UNKNOWN, 1)
+        assert (lock.kind, lock.state, lock.holding) == (Kind.FOREIGN, State.BROKEN, 1)
         assert lock.holder.owner is None
         assert 0 < (lock.holder.remaining or 0) <= 30
         assert "is lost" in lock.why
@@ -623,7 +624,7 @@ class TestPlaces:
         redis.hdel("redislock:{places}:holders", lease.token)
         lock = get(inspector, "places")
         assert (lock.kind, lock.limit, lock.holding) == (Kind.SEMAPHORE, 2, 2)
-        assert [one.state for one in lock.holders] == [State.UNKNOWN, State.HELD]
+        assert [one.state for one in lock.holders] == [State.BROKEN, State.HELD]
         assert lock.why == "1 of 2 holders: what its holder said of itself is lost"
         inspector.clear(lock, by="Ada", reason="lost")
         assert inspector.get("places") is None
@@ -638,7 +639,7 @@ class TestPlaces:
         async def script(self: SyncPort, name: str, *args: Any) -> Any:
             answer = await ask(self, name, *args)
             if name == "inspection_locks":
-                looked_at.append(sum(max(0, len(lock) - 4) for lock in answer[1:]))
+                looked_at.append(sum(max(0, len(lock) - 5) for lock in answer[1:]))
             return answer
 
         ask = SyncPort.script
@@ -655,10 +656,12 @@ class TestPlaces:
         assert [found[f"places:{number}"].holding for number in range(6)] == [5] + 5 * [3]
 
     def test_what_is_none(self, inspector: Inspector, redis: Redis) -> None:
-        """A sorted set of others is a foreign value."""
+        """A sorted set of others is a lock that several hold, of whom nothing is known."""
         redis.zadd("redislock:{places}", {"somebody": 4e12})
         lock = get(inspector, "places")
-        assert (lock.kind, lock.state) == (Kind.FOREIGN, State.STALE)
+        assert (lock.kind, lock.state) == (Kind.FOREIGN, State.BROKEN)
+        assert inspector.clear(lock, by="Ada", reason="none")
+        assert not redis.exists("redislock:{places}")
 
 
 class TestTimestampLocks:

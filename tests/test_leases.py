@@ -225,8 +225,8 @@ def test_what_cannot_be_released_does_not_stop_the_rest(
         return await real(port, claim)
 
     monkeypatch.setattr(mutex, "release", fail)
-    first._release_later()
-    second._release_later()
+    first._abandon()
+    second._abandon()
     eventually(lambda: not redis.exists(KEY))
     assert "'first' could not be released" in caplog.text
 
@@ -313,7 +313,12 @@ def test_to_look_at_a_lease_changes_nothing(
         assert "lost" in repr(lease)
         assert "passed unrenewed" in str(lease._lifetime.lost)
         its = lease._lifetime
-        assert (its.over, its.closing, lease._holds.orphaned, its.alive) == (False,) * 4
+        assert (its.over, its.closing, lease._holds.orphan, its.alive) == (
+            False,
+            False,
+            None,
+            False,
+        )
         assert threading.active_count() <= threads
         background.settle()
         assert not told

@@ -5,6 +5,8 @@ Those that are killed, stopped and forked, and those that contend, are in tests/
 
 from __future__ import annotations
 
+from subprocess import DEVNULL
+
 import pytest
 from redis import Redis
 
@@ -26,6 +28,22 @@ def test_gevent(start: Start, redis: Redis) -> None:
     word, ticks = worker.says().split()
     assert word == "ticks"
     assert int(ticks) > 20
+    assert worker.ends() == 0
+    assert not redis.exists(KEY, QUEUE)
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        ("eventlet", "ImproperlyConfigured eventlet has replaced the sockets or threads"),
+        ("trio", "RuntimeError Coroutines take locks in an event loop of asyncio"),
+    ],
+)
+def test_what_is_not_supported(kind: str, says: str, start: Start, redis: Redis) -> None:
+    """The first lock says so, and what to do instead. Nothing is locked."""
+    pytest.importorskip(kind)
+    worker = start("refused", kind, stderr=DEVNULL)
+    assert worker.says().startswith(says)
     assert worker.ends() == 0
     assert not redis.exists(KEY, QUEUE)
 

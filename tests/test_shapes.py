@@ -21,6 +21,7 @@ from django.test import override_settings
 from redis.exceptions import RedisError
 
 from django_redislock import (
+    LockNotAcquired,
     LockUnavailable,
     MultiLock,
     ReadWriteLock,
@@ -74,6 +75,11 @@ BODIES = {
     "a bad position": b"*2\r\n:0\r\n*3\r\n:99\r\n_\r\n_\r\n",
     "many": b"*9\r\n" + b":1\r\n" * 9,
     "a map": b"%1\r\n$1\r\na\r\n:1\r\n",
+    "deep": b"*1\r\n" * 3000 + b":1\r\n",
+    "no number": b":abc\r\n",
+    "a number without an end": b":%b\r\n" % (b"9" * 5000),
+    "no length": b"*x\r\n",
+    "no protocol": b"HTTP/1.1 400 Bad Request\r\n",
 }
 """Answers that are nonsense to every script in `OPERATIONS`."""
 
@@ -88,6 +94,8 @@ ANSWERS: dict[str, Answer] = {
     ),
     "a grant without a nonce": lambda _: b"*3\r\n:1\r\n:1\r\n:1\r\n",
     "nil without a nonce": lambda _: b"_\r\n",
+    "an error without a name": lambda _: b"-\r\n",
+    "an address without an address": lambda _: b"-MOVED nowhere\r\n",
     "at once: no number": lambda nonce: bulk(nonce + b"|x|y"),
     "at once: nothing": lambda nonce: bulk(nonce + b"|"),
     "at once: too many": lambda nonce: bulk(nonce + b"|5|6|7|8"),
@@ -101,6 +109,8 @@ class Server(socketserver.ThreadingTCPServer):
     daemon_threads = True
     allow_reuse_address = True
     answer: Answer
+    message = b""
+    """What it says when somebody has subscribed."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
@@ -133,6 +143,12 @@ class Handler(socketserver.StreamRequestHandler):
             return b"%1\r\n+proto\r\n:3\r\n" if words[1:2] == [b"3"] else b"*2\r\n+proto\r\n:2\r\n"
         if command == b"PING":
             return b"+PONG\r\n"
+        if command == b"SUBSCRIBE":
+            return (
+                b"*3\r\n" + bulk(b"subscribe") + bulk(words[1]) + b":1\r\n" + self.server.message
+            )
+        if command == b"CLIENT" and words[1].upper() == b"ID":
+            return b":7\r\n"
         if command in (b"AUTH", b"SELECT", b"CLIENT"):
             return b"+OK\r\n"
         return b"-ERR unknown command '%b', with args beginning with: \r\n" % words[0]
@@ -223,8 +239,8 @@ def enter(lock: Any) -> None:
         raise AssertionError("the block runs")
 
 
-async def aenter() -> None:
-    async with redis_lock("shapes", wait=0):
+async def aenter(lock: Any) -> None:
+    async with lock:
         raise AssertionError("the block runs")
 
 
@@ -265,7 +281,9 @@ SEEN = [b"t" * 32]
 
 OPERATIONS: dict[str, Operation] = {
     "mutex": plain(lambda: enter(redis_lock("shapes", wait=0))),
-    "mutex, async": plain(lambda: asyncio.run(aenter())),
+    "mutex, async": plain(lambda: asyncio.run(aenter(redis_lock("shapes", wait=0)))),
+    "read, async": plain(lambda: asyncio.run(aenter(ReadWriteLock("shapes", wait=0).read()))),
+    "once, async": plain(lambda: asyncio.run(aenter(once("shapes")))),
     "semaphore": plain(lambda: enter(Semaphore("shapes", 3, wait=0))),
     "read": plain(lambda: enter(ReadWriteLock("shapes", wait=0).read())),
     "write": plain(lambda: enter(ReadWriteLock("shapes", wait=0).write())),
@@ -311,6 +329,34 @@ def test_nonsense(server: Server, operation: str) -> None:
         except Exception as error:
             wrong[name] = repr(error)
     assert not wrong
+
+
+BUSY = bulk(b"s" * 32 + b"+%d||30000|web-1:7:Main|shop.py:3" % AT)
+"""What is at the key of a lock that somebody else holds."""
+
+MESSAGES = BODIES | {
+    name: b"*3\r\n" + bulk(kind) + bulk(channel) + data
+    for name, kind, channel, data in (
+        ("a message of a number", b"message", b"redislock:inbox:x", b":7\r\n"),
+        ("keys that are no keys", b"message", b"__redis__:invalidate", b"*1\r\n:7\r\n"),
+        ("nobody's", b"message", b"redislock:inbox:x", bulk(b"\xff" * 32)),
+        ("a subscription that nobody wants", b"subscribe", b"\xff", b"*0\r\n"),
+    )
+}
+"""Nonsense where messages come."""
+
+
+@pytest.mark.parametrize("message", MESSAGES)
+def test_nonsense_where_messages_come(server: Server, message: str) -> None:
+    """A thread or a task that waits is told that the lock is busy, and nothing else."""
+    ticket = bulk(b"%d" % AT)
+    body = BUSY + b":9000\r\n" + b":%d\r\n:0\r\n" % AT + ticket + b"_\r\n"
+    server.answer = lambda nonce: b"*2\r\n" + bulk(nonce) + b"*7\r\n:0\r\n" + body
+    server.message = MESSAGES[message]
+    with pytest.raises(LockNotAcquired):
+        enter(redis_lock("shapes", wait=0.2))
+    with pytest.raises(LockNotAcquired):
+        asyncio.run(aenter(redis_lock("shapes", wait=0.2)))
 
 
 def test_it_is_said_which_script(server: Server) -> None:

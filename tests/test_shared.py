@@ -200,7 +200,7 @@ class TestLeases:
             leave.set()
             for thread in threads:
                 thread.join(PATIENCE)
-        assert lock._blocks._running == {}
+        assert lock._blocks == {}
         assert watched.held("redislock:{job}") == []
 
     def test_three_threads_at_one_place(self, monkeypatch: pytest.MonkeyPatch) -> None:

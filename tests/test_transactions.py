@@ -136,7 +136,7 @@ def test_two_databases(held: Held) -> None:
 def let_the_watchdog_release() -> None:
     """Return when it has done all that it had been told to release in the background."""
     lease = redis_lock("another").acquire()
-    lease._release_later()
+    lease._abandon()
     eventually(lambda: redis_lock("another").holder() is None)
 
 

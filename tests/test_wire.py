@@ -219,6 +219,18 @@ def test_a_version_without_what_is_used_here(
     pool.release(connection)
 
 
+def test_a_python_that_does_not_count_readers(
+    pool: ConnectionPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its sockets are read all the same."""
+    monkeypatch.setattr(wire, "_KEEPS_NUMBER", False)
+    give_back(pool, checkout(pool))
+    hand: list[Any] = []
+    assert wire.idle_socket(pool, hand) is None
+    assert ask(hand[0], "return {1, 2}", PATIENCE) == [1, 2]
+    give_back(pool, *hand)
+
+
 class Silent(NamedTuple):
     """Listens and never says a word, as a server that is stopped."""
 

@@ -85,6 +85,26 @@ def gevent() -> None:
     say("ticks", ticks)
 
 
+def refused(kind: str) -> None:
+    """What a first lock raises."""
+    from django_redislock import redis_lock
+
+    async def use() -> None:
+        async with redis_lock("job"):
+            say("held")
+
+    try:
+        if kind == "trio":
+            import trio
+
+            trio.run(use)
+        else:
+            with redis_lock("job"):
+                say("held")
+    except Exception as error:
+        say(type(error).__name__, error)
+
+
 def careless() -> None:
     """End an event loop without shutdown_asyncgens, then use another one."""
     import asyncio
@@ -139,6 +159,10 @@ if __name__ == "__main__":
         from gevent import monkey
 
         monkey.patch_all()
+    if sys.argv[2:] == ["eventlet"]:
+        import eventlet
+
+        eventlet.monkey_patch()
     import django
 
     django.setup()

@@ -126,7 +126,8 @@ class LockAdmin(ClearPages):
         """Whether no other lock can match: then all that can are read, however many there are."""
         wide = {IS_FACETS_VAR, ForeignFilter.parameter_name} & set(request.GET)
         state, contended = (request.GET.get(name) for name in ("state", "contended"))
-        return not wide and (state in (State.STALE, State.UNKNOWN) or contended == "True")
+        trouble = state != State.HELD and state in set(State)
+        return not wide and (trouble or contended == "True")
 
     def get_object(
         self, request: HttpRequest, object_id: str, from_field: str | None = None

@@ -187,7 +187,7 @@ def settings(name: str) -> Table:
     """The settings of a lock that are not defaults, and where each is written; then the others."""
     given: list[Sequence[Any]] = []
     defaults: list[Sequence[Any]] = []
-    for term, setting in conf.origins(name).items():
+    for term, setting in conf.origins(conf.written(name)).items():
         row = (
             term.upper(),
             cells.value(value_text(setting.value)),

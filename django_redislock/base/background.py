@@ -1,9 +1,22 @@
 """Threads of the background: one that is started when it first has work, and the one that calls
-the receivers of what happens there."""
+the receivers of what happens there.
+
+A process may have reached its limit of threads, or be about to end (from Python 3.12 on no thread
+can be started then), or run us where threads are not allowed. No lock fails for that. Whoever
+wants a thread learns that there is none, and has a way without one:
+
+* A lease is not renewed. It ends with its ttl, and is not written down for lists.
+* A waiter gets no message, and asks by itself.
+* A release that is owed is left to the ttl, or is done at the end of the process.
+* A call, such as that of a receiver or a callback, is made where the event is found out.
+
+The next one who wants the thread tries again to start it, and it then goes on with all of that.
+"""
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import queue
 import threading
@@ -12,11 +25,49 @@ from collections.abc import Callable
 from django.db import close_old_connections
 
 from . import fork
+from .handlers import by_a_handler
 
 logger = logging.getLogger("django_redislock")
 
 AT_EXIT = 2.0
 """Seconds that the end of the process waits for calls that are still to be made."""
+
+
+_unstarted: set[str] = set()
+"""The name of the first thread that could not be started, since one could."""
+
+
+def start(work: Callable[[], object], name: str) -> threading.Thread | None:
+    """Start a thread. Return None if none can be started now."""
+    try:
+        thread = threading.Thread(target=work, name=name, daemon=True)
+        thread.start()
+    except (RuntimeError, MemoryError) as error:
+        if by_a_handler(error):
+            raise
+        if not _unstarted:
+            _unstarted.add(name)
+            logger.warning(
+                "No thread can be started (%s). Until one can, leases are not renewed and end "
+                "with their ttl, waiting locks ask about once a second, and receivers and "
+                "callbacks are called in the thread that finds out about an event.",
+                str(error) or type(error).__name__,
+            )
+        return None
+    _unstarted.clear()
+    return thread
+
+
+def start_or_call(work: Callable[[], object], name: str) -> None:
+    """Call `work` in a thread of its own; or here, if none can be started."""
+    if start(work, name) is not None:
+        return
+    try:
+        work()
+    except SystemExit as error:
+        if by_a_handler(error):
+            raise
+        # Otherwise it would have ended that thread, and nothing else.
 
 
 class Background:
@@ -33,8 +84,8 @@ class Background:
     def started(self) -> bool:
         return bool(self._thread)
 
-    def start(self) -> None:
-        """Start the thread, unless it runs.
+    def start(self) -> bool:
+        """Start the thread, unless it runs. Return False if it can't be started now.
 
         A finalizer or a signal handler may call this: it never waits. If an exception of a signal
         handler interrupts it, the next call starts the thread.
@@ -42,12 +93,15 @@ class Background:
         # Another call is starting it, perhaps in this very thread, interrupted by this call. A
         # lock can't guard this: an exception just after its acquire would leave it locked.
         if self._thread or self._starting:
-            return
+            return True
         self._starting = True
         try:
-            threading.Thread(target=self._run, name=self._name, daemon=True).start()
+            thread = start(self._run, self._name)
+            if thread is not None:  # it may not run yet
+                self._thread.setdefault("works", thread)
         finally:
             self._starting = False
+        return thread is not None
 
     def _run(self) -> None:
         me = threading.current_thread()
@@ -65,7 +119,10 @@ class Calls:
 
     def add(self, call: Callable[[], object]) -> None:
         self._queue.put(call)
-        self._background.start()
+        if not self._background.start():
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    _make(self._queue.get_nowait())
 
     def settle(self) -> None:
         if self._background.started:
@@ -75,13 +132,16 @@ class Calls:
 
     def _run(self) -> None:
         while True:
-            call = self._queue.get()
-            try:
-                call()
-                # As Django does after a request: a receiver may have used the database.
-                close_old_connections()
-            except Exception:
-                logger.exception("A call in the background failed")
+            _make(self._queue.get())
+            # As Django does after a request: a receiver may have used the database.
+            _make(close_old_connections)
+
+
+def _make(call: Callable[[], object]) -> None:
+    try:
+        call()
+    except Exception:
+        logger.exception("A call in the background failed")
 
 
 _of_this_process: dict[str, Calls] = {}
@@ -104,4 +164,5 @@ def settle() -> None:
 
 
 fork.in_child(_of_this_process.clear)  # the thread stayed in the parent
+fork.in_child(_unstarted.clear)
 atexit.register(settle)

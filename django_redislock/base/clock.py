@@ -1,17 +1,25 @@
 """The clock that measures leases and waits. Setting the time of day does not change it."""
 
 import time
+from typing import Any
 
 # CLOCK_BOOTTIME goes on while the machine sleeps, as the server's clock does. With
 # time.monotonic() a laptop that slept through its lease would wake up believing in it.
 # macOS has no such clock, but its monotonic one there stops too, so CLOCK_MONOTONIC_RAW
-# gains nothing; we take what Python offers.
-_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+# gains nothing; we take what Python offers. Windows has none of these, and a counter that goes on.
+_CLOCK: Any = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
 
+if _CLOCK is None:
 
-def now() -> float:
-    """Return seconds since some fixed moment. Only differences have a meaning."""
-    return time.clock_gettime(_CLOCK)
+    def now() -> float:
+        """Return seconds since some fixed moment. Only differences have a meaning."""
+        return time.perf_counter()
+
+else:
+
+    def now() -> float:
+        """Return seconds since some fixed moment. Only differences have a meaning."""
+        return time.clock_gettime(_CLOCK)
 
 
 def deadline(sent: float, ttl: float) -> float:

@@ -9,9 +9,7 @@ from typing import Any, NamedTuple
 
 from .label import read
 
-_OURS = re.compile(
-    rb"[0-9A-Za-z]{32}[|+?](\d{1,19})\|(\d{1,17}|(?<!\d{18}\|))\|\d{1,15}\|([^|\t]*)\|([^\t]*)"
-)
+_OURS = re.compile(rb"[0-9A-Za-z]{32}[|+?](\d{1,16})\|(\d{0,17})\|\d{1,14}\|([^|\t]*)\|([^\t]*)")
 """Token, mark, fencing token, acquired at (µs), ttl (ms), owner and label. The time is empty if it
 is the fencing token. This package writes no longer numbers, and neither a datetime nor a database
 could take them."""

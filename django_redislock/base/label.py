@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import os
 import re
 import socket
 import sys
 import threading
 from collections.abc import Callable
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache
 from pathlib import PurePath
 from types import CodeType
 from typing import Any
+
+from .callables import written
 
 MAX_LABEL = 200
 Holding = threading.Thread | asyncio.Task[Any]
 """A holder inside this process."""
 _NUMBER = re.compile(rb"\d{1,17}")
+_HARMFUL = re.compile(
+    r"[\x00-\x1f\x7f-\x9f"  # control characters
+    r"\u2028\u2029"  # the ends of a line and of a paragraph
+    r"\u202a-\u202e\u2066-\u2069"  # marks that turn text round
+    r"\ud800-\udfff]"  # halves of a character
+)
 _NOT_THE_CALLER = ("django_redislock", "contextlib", "asyncio", "redis")
 
 
@@ -48,11 +55,21 @@ def _owner(pid: int, name: str) -> str:
     return clean(f"{_host()}:{pid}:{name}").replace("|", "/")
 
 
+def is_harmless(text: str) -> bool:
+    """Return whether text may be a name: one line that UTF-8 can write, and that does not turn
+    round the text beside it. Joiners, all kinds of spaces and soft hyphens may be in it."""
+    return text.isprintable() or _HARMFUL.search(text) is None
+
+
 def clean(text: str, most: int = MAX_LABEL) -> str:
-    """Return one printable line of bounded length, harmless to a terminal, a log and a page."""
+    """Return one printable line of bounded length, harmless to a terminal, a log and a page.
+
+    What is not harmless becomes a question mark. What can't be seen is escaped, as `repr` does it.
+    """
     text = text[:most]
     if not text.isprintable():
-        text = "".join(char if char.isprintable() else "?" for char in text)
+        text = _HARMFUL.sub("?", text)
+        text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)[:most]
     return text
 
 
@@ -83,15 +100,18 @@ def of_code(code: CodeType, line: int) -> str:
 
 
 def dotted_path(of: Any) -> str:
-    """Return the path of a function or class, without the brackets of `<locals>`."""
+    """Return the path of a function or class, without the brackets of `<locals>`.
+
+    Raises `TypeError` for what has none, such as a partial.
+    """
+    if not hasattr(of, "__qualname__"):
+        raise TypeError(f"{of!r} has no dotted path for a name: write a name")
     return f"{of.__module__}.{of.__qualname__}".replace("<locals>", "locals")
 
 
 def of_function(function: Callable[..., Any]) -> str:
     """Return where a function is defined."""
-    while isinstance(function, partial):
-        function = function.func
-    code = getattr(inspect.unwrap(function), "__code__", None)
+    code = getattr(written(function), "__code__", None)
     if code is None:  # written in C, or an object, whose repr could show secrets
         return clean(getattr(function, "__qualname__", type(function).__qualname__))
     return of_code(code, code.co_firstlineno)
@@ -103,11 +123,15 @@ def _between(module: str) -> bool:
     return module.partition(".")[0] in _NOT_THE_CALLER
 
 
-def of_caller() -> str:
-    """Return the label of the innermost frame outside this package."""
-    frame = sys._getframe(1)
-    while frame is not None:
+def of_caller(level: int = 1) -> str:
+    """Return the label of the innermost frame outside this package, or of the frame so many
+    levels out."""
+    frame, caller = sys._getframe(1), None
+    while frame is not None and level:
         if not _between(frame.f_globals.get("__name__", "")):
-            return of_code(frame.f_code, frame.f_lineno)
+            caller = frame
+            level -= 1
         frame = frame.f_back  # type: ignore[assignment]
-    return "an event loop"  # the coroutine was made a task of its own
+    if caller is None:
+        return "an event loop"  # the coroutine was made a task of its own
+    return of_code(caller.f_code, caller.f_lineno)

@@ -12,6 +12,7 @@ OTHER = "other"
 
 def pattern(name: str) -> str:
     """Return the entry of `LOCKS` that a name matches, else a template that it could come from."""
+    name = conf.written(name)
     its = conf.entry(name)
     if its is not None:
         return its

@@ -25,10 +25,12 @@ from redis.exceptions import (
 
 from ..base import label
 from ..base.exceptions import LockUnavailable
-from ..primitives.keys import Keys, counter
+from ..primitives import raising
+from ..primitives.contract import run
+from ..primitives.keys import COUNTED, Keys, counter
 from ..settings import conf, configured
 from ..transport import pools
-from ..transport.ports import find_out_slots
+from ..transport.ports import SyncPort, find_out_slots
 from ..transport.server import server_of
 from . import keyspace, permissions, vendors
 from .in_caches import hosts_of
@@ -74,6 +76,8 @@ class ServerFacts:
     """Whether other servers accept writes of the same data, as far as that can be seen."""
     untold: int = 0
     """How many handovers no message announced to a waiter that listened."""
+    unreadable_clocks: int = 0
+    """How often the last fencing token could not be read."""
     save: str | None = None
     """When the server writes its data to disk. None: unseen."""
     refused: permissions.Refused = field(default_factory=permissions.Refused)
@@ -146,12 +150,18 @@ class _Asking:
         if after_loss == "wait":
             with self._perhaps("its guard"):
                 guard = self._client.get(Keys.of(prefix, "-").guard)
-        untold: Any = None
-        with self._perhaps("handovers that no message announced"), suppress(MovedError):
-            untold = self._client.get(counter(Keys.of(prefix, "-").index, "untold"))
+        counted: dict[str, Any] = dict.fromkeys(COUNTED)
+        with self._perhaps("what is counted"), suppress(MovedError):
+            for what in COUNTED:
+                key = counter(Keys.of(prefix, "-").index, what)
+                counted[what] = self._client.get(key)
+        numbers = {what: label.number(text) or 0 for what, text in counted.items()}
         keys, refused = keyspace.KeyFacts(), permissions.Refused()
         messages = permissions.Messages()
         if thorough:
+            with suppress(LockUnavailable):  # as above
+                clock = run(raising.check(SyncPort(server), Keys.of(prefix, "-"), 0))
+                numbers[raising.COUNTER] += clock.code == raising.UNREADABLE
             with self._perhaps("what is left of locks"):
                 keys = keyspace.look_at(self._client, prefix, listed=not sharded)
             refused = permissions.refused(self._client, prefix, unneeded)
@@ -175,7 +185,8 @@ class _Asking:
             info=info,
             vendor=vendor,
             active_active=self._active_active(vendor, info),
-            untold=label.number(untold) or 0,
+            untold=numbers["untold"],
+            unreadable_clocks=numbers[raising.COUNTER],
             save=save,
             refused=refused,
             messages=messages,

@@ -246,8 +246,8 @@ def _size(alias: str, pool: Any) -> Iterator[Finding]:
         yield Finding(
             id="redislock.W004",
             message=f"The pool of CACHES[{alias!r}] has {size} connections, for the cache and for "
-            f"locks: if more threads ask at the same time, some are refused, and try again "
-            f"until their wait is over.",
+            f"locks: if more threads ask at the same time, some have to wait for one, and are "
+            f"refused after a second.",
             hint=_options(alias, max_connections=100),
             alias=alias,
         )

@@ -11,9 +11,12 @@ from typing import Any, NamedTuple
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
+from ..base import label
+from ..base.callables import Parameters, kind_of
 from ..primitives.keys import MAX_NAME
 from ..settings import conf, kinds
-from ..settings.configured import aliases, entries, source
+from ..settings.configured import aliases, entries, policies, source
+from ..settings.functions import function_of
 from ..settings.policy import DEFAULTS, JOB_SETTINGS
 from ..transport.server import clustered
 from .finding import Finding
@@ -78,6 +81,7 @@ def settings_findings() -> Iterator[Finding]:
         yield from [*alias_findings(alias)] or _key_prefix(alias)
     for name in ("", *entries()):
         yield from _after_loss(name)
+    yield from [*_scopes()] or _tenants()
     for name in entries():
         if "{" in name or "}" in name:
             pattern = re.sub("{[^}]*}?", "*", name).replace("}", "")
@@ -90,11 +94,11 @@ def settings_findings() -> Iterator[Finding]:
                     "if it is the Redis key of a cache.lock(), silence this check instead",
                 ),
             )
-        elif len(name) > MAX_NAME or not name.isprintable():
+        elif len(name) > MAX_NAME or not label.is_harmless(name):
             yield Finding(
                 id="redislock.W001",
                 message=f"REDISLOCK['LOCKS'][{name[:80]!r}] applies to no lock: names are "
-                f"printable, and at most {MAX_NAME} characters long.",
+                f"one line, and at most {MAX_NAME} characters long.",
                 hint=f"del {redislock('LOCKS', name)}  # or correct the name",
             )
 
@@ -150,6 +154,55 @@ def _after_loss(name: str) -> Iterator[Finding]:
                 if name
                 else into_redislock(AFTER_LOSS="go"),
             )
+
+
+_SCOPE = (
+    '"SCOPE": "shop.tenants.scope", and in shop/tenants.py: def scope(): return the text that '
+    "tells this tenant from others, or None"
+)
+
+
+def _scopes() -> Iterator[Finding]:
+    """Return the findings about functions in `SCOPE` that can't be called."""
+    for scope in dict.fromkeys(policy.scope for policy in policies()):
+        if scope is None:
+            continue
+        what, wrong = "REDISLOCK['SCOPE']", ""
+        try:
+            function = function_of(scope, what)
+            plain = callable(function) and kind_of(function) == "function"
+            if not plain or Parameters(function).needed():
+                wrong = f"{what}, {scope!r}, is no plain function without arguments."
+        except Exception as error:  # a module may raise anything when it is imported
+            wrong = str(error)
+        if wrong:
+            yield Finding(id="redislock.E005", message=wrong, hint=_SCOPE)
+
+
+_TENANT_APPS = ("django_tenants", "tenant_schemas", "django_pgschemas")
+"""Apps that give each tenant tables of its own, so that primary keys come again."""
+
+
+def _tenants() -> Iterator[Finding]:
+    """Return the finding about tenants that share their names."""
+    if "SCOPE" in source() or any(policy.scope for policy in policies()):
+        return
+    apps = [app for app in settings.INSTALLED_APPS if app.partition(".")[0] in _TENANT_APPS]
+    keyed = [
+        alias
+        for alias, entry in settings.CACHES.items()
+        if isinstance(entry, dict) and entry.get("KEY_FUNCTION")
+    ]
+    seen = [f"INSTALLED_APPS has {app!r}" for app in apps[:1]]
+    seen += [f"CACHES[{alias!r}] has a KEY_FUNCTION, which locks don't use" for alias in keyed[:1]]
+    if seen:
+        yield Finding(
+            id="redislock.W010",
+            message=f"{' and '.join(seen)}. REDISLOCK has no SCOPE, so tenants share their locks, "
+            f"what once() has done, and the stored responses of idempotent_view().",
+            hint=f"{_SCOPE}. With django-tenants: return connection.schema_name. If there are no "
+            f'tenants, or they are to share: "SCOPE": None.',
+        )
 
 
 _ENTRIES = {

@@ -287,6 +287,18 @@ def leftovers(server: ServerFacts) -> Iterator[Finding]:
         )
 
 
+def fencing(server: ServerFacts) -> Iterator[Finding]:
+    if server.unreadable_clocks:
+        times = "once" if server.unreadable_clocks == 1 else f"{server.unreadable_clocks} times"
+        yield Finding(
+            "redislock.W113",
+            f"The last fencing token could not be read ({times}), and the server's clock took its "
+            f"place: rows that have seen larger tokens refuse every new lease.",
+            "For each model with a fencing token: manage.py redislock fence NAME "
+            "--model=APP.MODEL --yes",
+        )
+
+
 def _after_loss(server: ServerFacts) -> str:
     if server.after_loss == "go":
         return "AFTER_LOSS: go"
@@ -332,5 +344,6 @@ RULES: tuple[Rule, ...] = (
     clients,
     index,
     leftovers,
+    fencing,
     summary,
 )

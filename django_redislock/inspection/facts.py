@@ -17,13 +17,15 @@ from .sentences import Sentence
 class State(StrEnum):
     HELD = "held"
     UNKNOWN = "unknown"
-    """Its process has been silent for a while, but may come back; or the owner and label of one of
-    several holders are lost."""
+    """Its process has been silent for a while, but may come back."""
     STALE = "stale"
     """Its holder can't come back."""
+    BROKEN = "broken"
+    """Another program has overwritten one of its keys, or what one of several holders said of
+    itself: it may be that nobody can take it."""
 
 
-WORST_FIRST = (State.STALE, State.UNKNOWN, State.HELD)
+WORST_FIRST = (State.BROKEN, State.STALE, State.UNKNOWN, State.HELD)
 
 
 class Kind(StrEnum):
@@ -56,7 +58,7 @@ class HolderInfo:
     holder: Holder
     state: State
     why: str
-    """The reason if it is unknown or stale."""
+    """The reason if it is not held."""
     ttl: float | None
     """The seconds that its lease lives without renewal."""
     seen: bytes = field(repr=False)
@@ -78,12 +80,13 @@ class LockInfo:
     state: State
     """The worst state of its holders."""
     why: str
-    """The reason if it is unknown or stale."""
+    """The reason if it is not held."""
     holders: tuple[HolderInfo, ...]
     """Its holders, up to 1000: those in the worst state first, and of these, the one that has held
     it longest. Renewals don't change that."""
     holding: int
-    """The number of holders."""
+    """The number of holders. 0: nobody holds it, and a key of it is broken; then `holders` has
+    one of whom nothing is known."""
     limit: int | None
     """The limit of a semaphore, as its newest holder said."""
     waiters: int
@@ -109,7 +112,7 @@ class LockInfo:
     @property
     def alive(self) -> list[HolderInfo]:
         """Its holders that are alive, or may be."""
-        return [one for one in self.holders if one.state != State.STALE]
+        return [one for one in self.holders if self.holding and one.state != State.STALE]
 
     @property
     def hosts(self) -> list[str]:

@@ -40,9 +40,6 @@ ENTRIES_AT_ONCE = 1000
 MOST_KEYS = 100_000
 """The number of keys of a database, or of all nodes of a cluster, that a scan looks at."""
 
-OTHER_TYPE = b"no string"
-"""What lua/inspection_locks.lua returns for a key that can't be a lock."""
-
 PAST = 5
 """Past holders of a lock that are returned: one less than lua/lock.lua keeps."""
 
@@ -125,7 +122,7 @@ class Inspector:
             primitive = permits.READ
         elif lock.cache_lock and lock.kind == Kind.TIMESTAMP:
             primitive = timestamp.WHOLE
-        holders = [Sight(one.seen, one.holder) for one in lock.holders]
+        holders = [Sight(one.seen, one.holder) for one in lock.holders if lock.holding]
         return run(
             claims.clear(self._port(), primitive, lock.keys, self._server, holders, by, reason)
         )
@@ -229,7 +226,7 @@ class Inspector:
         return [
             lock
             for lock in self._held(names, lenient=by_slot)
-            if lock.seen != OTHER_TYPE and not (by_slot and _is_ours(lock))
+            if lock.holding and not (by_slot and _is_ours(lock))
         ]
 
     # Requests.
@@ -410,7 +407,7 @@ class Inspector:
         unread = batch
         while unread:  # if locks have many holders, one answer does not have all locks
             some = [locks[position] for position in unread]
-            keys = [key for lock in some for key in (lock.lock, lock.queue, lock.holders)]
+            keys = [key for lock in some for key in (lock.lock, lock.queue)]
             args = [permits.SHOWN, int(self._cache_locks)]
             now, *answers = self._ask("inspection_locks", [*keys, self._index], args)
             for position, answer in zip(unread, answers, strict=False):
@@ -469,7 +466,8 @@ def servers() -> list[str]:
 
 
 def _is_ours(lock: LockInfo) -> bool:
-    return lock.has_permits or lock.holder.owner is not None
+    broken = lock.state == State.BROKEN
+    return lock.has_permits or lock.holder.owner is not None or broken
 
 
 def _escaped(text: str) -> str:

@@ -38,6 +38,8 @@ class Raw(NamedTuple):
     values: list[tuple[bytes, int, bytes | None]]
     """For each holder: its value, its TTL in ms, and its token if several may hold the lock."""
     now_us: int
+    broken: str = ""
+    """A key of a type that no lock gives it."""
     written: bytes | None = None
     """The value that a holder of this package wrote beside the key of a timestamp lock."""
 
@@ -60,8 +62,11 @@ def raw(keys: Keys, answer: list[Any], now_us: int) -> Raw | None:
     if len(answer) == 2:
         value, pttl = answer
         return None if value is None else Raw(keys, 0, 1, [(value, pttl, None)], now_us)
-    value, pttl, waiters, holding, *shared = answer
-    return Raw(keys, waiters, holding, shared or [(value, pttl, None)], now_us)
+    value, pttl, waiters, holding, key, *shared = answer
+    broken = key.decode(errors="backslashreplace")
+    if not holding and not broken:
+        return None
+    return Raw(keys, waiters, holding, shared or [(value or b"", pttl, None)], now_us, broken)
 
 
 def lock(raw: Raw, using: str, left: dict[str, float | None]) -> LockInfo:
@@ -112,7 +117,7 @@ def _holder(
     if holder.owner is None:
         kind, state, why = foreign(value, holder.remaining, raw.now_us / 1e6)
         if token:
-            state, why = State.UNKNOWN, Sentence(_("what its holder said of itself is lost"))
+            state, why = State.BROKEN, Sentence(_("what its holder said of itself is lost"))
         elif raw.is_timestamp:
             remains_ms = max(0, round(float(value) * 1000 - raw.now_us / 1000))
             value = raw.written or value
@@ -122,6 +127,11 @@ def _holder(
         process = process_of(value[:8].decode())
         state, why = decide(holder, ttl, process is None, left.get(process or ""))
         sight = Sight.of(value, holder)
+    if raw.broken:
+        state = State.BROKEN
+        why = Sentence(
+            _("the key %(key)s has a type that such a lock does not use"), key=raw.broken
+        )
     return kind, HolderInfo(
         holder=holder, state=state, why=why, ttl=ttl, seen=token or sight.token
     )

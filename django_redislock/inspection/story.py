@@ -53,7 +53,9 @@ def consequences(lock: LockInfo, waiters: Sequence[WaiterInfo]) -> list[Sentence
     """Say what happens if a lock is cleared."""
     one = lock.holders[0]
     said = []
-    if not (alive := lock.alive):
+    if not lock.holding:
+        said.append(Sentence(_("The key that is broken is deleted, and the lock can be taken.")))
+    elif not (alive := lock.alive):
         said.append(
             Sentence(_("%(who)s can’t come back, and loses nothing."), who=holder_name(one))
         )
@@ -65,7 +67,7 @@ def consequences(lock: LockInfo, waiters: Sequence[WaiterInfo]) -> list[Sentence
             template = _(
                 "%(who)s is alive; more than %(limit)s may work at once for up to %(time)s."
             )
-        if first.state == State.UNKNOWN:
+        if first.state in (State.BROKEN, State.UNKNOWN):
             template = _("%(who)s may be alive; then two may work at once for up to %(time)s.")
         elif first.holder.owner is None:
             template = _("%(who)s is not told; two may work at once until it ends.")
@@ -130,7 +132,9 @@ def overlap(one: HolderInfo) -> float:
 def held_by(lock: LockInfo) -> Sentence:
     """Say who holds a lock, and for how long."""
     one = lock.holders[0]
-    if len(lock.holders) == 1:
+    if not lock.holding:
+        template = _("Nobody holds it now.")
+    elif len(lock.holders) == 1:
         template = _("Held by %(who)s for %(time)s.")
         if one.holder.held is None:
             template = _("Held by %(who)s.")
@@ -146,6 +150,8 @@ def held_by(lock: LockInfo) -> Sentence:
 
 
 def _alive(one: HolderInfo) -> Sentence:
+    if one.state == State.BROKEN:
+        return Sentence(_("It is broken: %(why)s."), why=one.why)
     if one.state == State.STALE:
         return Sentence(_("It is stale: %(why)s."), why=one.why)
     if one.state == State.UNKNOWN:
@@ -201,7 +207,7 @@ def silent(waiter: WaiterInfo) -> str:
 
 def holder_name(one: HolderInfo) -> str:
     """Return the process, and where in the code it took the lock."""
-    if one.holder.owner is None and one.state == State.UNKNOWN:
+    if one.holder.owner is None and one.state == State.BROKEN:
         return Sentence(_("an unknown holder"))
     if one.holder.owner is None:
         return Sentence(_("another program"))

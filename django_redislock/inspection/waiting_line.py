@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import Any
 
-from ..base import label
+from ..base import background, label
 from ..base.exceptions import LockError
 from ..base.rlocks import rlock
 from ..lease.lock import Lock
@@ -33,17 +33,16 @@ def waiting_line(lock: Lock, stderr: Any, *, quiet: bool = False) -> Iterator[No
         yield
         return
     line = _Line(lock, stderr)
-    line.start()
+    background.start(line.run, "redislock-waiting-line")  # or there is no line
     try:
         yield
     finally:
         line.end()
 
 
-class _Line(threading.Thread):
+class _Line:
     def __init__(self, lock: Lock, stderr: Any) -> None:
-        super().__init__(name="redislock-waiting-line", daemon=True)
-        self._name_of_lock = lock.name
+        self._name_of_lock = lock._keys().name
         self._using = lock._policy().using
         self._owner = label.owner(label.holder())
         self._line = TerminalLine(stderr)

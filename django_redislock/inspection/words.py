@@ -109,6 +109,8 @@ def holder(lock: LockInfo) -> str:
 
 def _owner(lock: LockInfo) -> str:
     owner = lock.holder.owner
+    if not lock.holding:
+        return NOTHING
     return process_name(owner) if owner else _OTHERS.get(lock.kind, NOTHING)
 
 

@@ -12,9 +12,7 @@ logger = logging.getLogger("django_redislock")
 class Cancellation:
     """Cancels the task that holds a lease when it is lost, as asyncio.timeout() does."""
 
-    def __init__(self, task: asyncio.Task[Any], *, depth: int) -> None:
-        self.depth = depth
-        """The cancellation ends when fewer blocks than this hold the lease."""
+    def __init__(self, task: asyncio.Task[Any]) -> None:
         self._loop = task.get_loop()
         self._task = task
         self._before = task.cancelling()

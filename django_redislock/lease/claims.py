@@ -14,7 +14,7 @@ from ..base.clock import now
 from ..base.exceptions import LockError, LockNotAcquired, LockUnavailable
 from ..base.servers import Servers
 from ..base.tokens import word
-from ..primitives import waiting
+from ..primitives import mending, waiting
 from ..primitives.contract import Claim, Grant, Port, Primitive, Sight, Terms
 from ..primitives.keys import Keys, counter
 from ..primitives.waiting import LEAST
@@ -180,11 +180,14 @@ async def clear(
     by: str,
     reason: str,
 ) -> bool:
-    """Take a lock away from the holders that an operator saw. Return False if it changed hands."""
+    """Take a lock away from the holders that an operator saw, and delete its keys of a wrong type.
+    Return False if it changed hands."""
     tokens = [sight.token for sight in seen]
-    done = await primitive.clear(port, keys, tokens, by, reason)
+    one = not isinstance(server.using, Servers)
+    mended = one and await mending.mend(port, keys)
+    done = await primitive.clear(port, keys, tokens, by, reason) if tokens else []
     cleared = [sight for sight, was in zip(seen, done, strict=True) if was]
-    if cleared and not isinstance(server.using, Servers):
+    if one and (cleared or mended):
         await _count(port, counter(keys.index, "clearings"))
     for sight in cleared if signals.wanted("cleared") else ():
         event = LockEvent(
@@ -201,7 +204,7 @@ async def clear(
             why=reason,
         )
         await announce(port, event)
-    return bool(cleared)
+    return bool(cleared or mended)
 
 
 async def _count(port: Port, key: str) -> None:

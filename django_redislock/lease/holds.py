@@ -1,164 +1,217 @@
-"""Who holds a lease in this process, and how often.
+"""Who holds a lease in this process.
 
 A lease is held by blocks of code, and by what outlives its block: database transactions, and a
-response that is being sent. It is released when its last hold has ended.
+response that is being sent. Each of them is an object, and the lease is released when the last one
+has ended. To end a hold twice changes nothing. So code that an exception from outside has
+interrupted ends its hold again, and need not know how far it came.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
+import itertools
+import math
+import sys
 import weakref
-from typing import Any, NamedTuple
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
 
-from ..base import fork
 from ..base.label import Holding
-from ..base.rlocks import rlock
+from ..primitives.contract import Port, run
+from ..transport.ports import AsyncPort, SyncPort
+from ..transport.server import Server
+from .cancellation import Cancellation
 
-# The lease of the innermost block. It is a context variable, so that each task has its own. It is
-# set and not reset by token, since a generator may be closed in another context than the one in
-# which it began. The reference is weak: a block that was left in disorder must not keep its lease
-# alive.
-innermost: contextvars.ContextVar[weakref.ref[Any] | None] = contextvars.ContextVar(
+K = TypeVar("K")
+V = TypeVar("V")
+
+_order = itertools.count(1)
+
+
+class Held(Protocol):
+    """What is held: a lease."""
+
+    _server: Server
+
+    async def _end_block(self, port: Port, hold: Hold, error: BaseException | None) -> None: ...
+    def _abandon(self, hold: Hold | None = None) -> None: ...
+
+
+class Hold:
+    """One reason to hold a lease: a block, an acquire that no block has entered (yet), a database
+    transaction, or a response."""
+
+    __slots__ = ("by", "cancellation", "entered", "lease", "on_lost", "outer", "outlives")
+
+    def __init__(self, by: Holding | None, *, outlives: bool = False) -> None:
+        self.by = by
+        """The thread or task that uses the lease. None: a response that is being sent."""
+        self.outlives = outlives
+        """It outlives a block, so `release()` does not end it."""
+        self.entered = 0
+        """Blocks have a number here, which grows with each one that is entered."""
+        self.lease: weakref.ref[Any] | None = None
+        """The lease, while the block runs. A weak reference: a block that was left in disorder
+        must not keep its lease alive."""
+        self.outer: Hold | None = None
+        """The block around this one."""
+        self.on_lost: Callable[[Any], object] | None = None
+        self.cancellation: Cancellation | None = None
+
+    def begin(self) -> None:
+        """Make it the innermost block."""
+        self.outer = innermost()
+        current.set(self)
+
+    def leave(self) -> None:
+        """Make the block around it the innermost one."""
+        self.lease = None
+        if current.get() is self:
+            current.set(self.outer)
+
+
+# It is a context variable, so that each task has its own. It is set and not reset by token, since
+# a generator may be closed in another context than the one in which it began.
+current: contextvars.ContextVar[Hold | None] = contextvars.ContextVar(
     "django_redislock_current", default=None
 )
 
-# Reentrant, since the garbage collector may close a locked generator while the lock is held.
-# No `return` below calls anything while the lock is held: after such a call, a signal's exception
-# would leave it locked.
-changing = rlock()
-"""Held for a moment while the holds or the end of any lease change."""
+
+def innermost(hold: Hold | None = None) -> Hold | None:
+    """Return the innermost block that is running, or the one around `hold`."""
+    hold = current.get() if hold is None else hold.outer
+    while hold is not None and hold.lease is None:  # it was left in another context
+        hold = hold.outer
+    return hold
 
 
-class Counts(NamedTuple):
-    """How often a lease is held. See `Holds`."""
+def last(blocks: list[Hold], me: Holding) -> Hold:
+    """Return the one of these blocks that this thread or task has entered last. If it has entered
+    none of them, since another one may leave a block: the oldest."""
+    blocks.sort(key=lambda hold: hold.entered)
+    mine = [hold for hold in blocks if hold.by is me]
+    return mine[-1] if mine else blocks[0]
 
-    total: int
-    blocks: int
-    released_early: int
+
+class Holds(list[Hold]):
+    """The holds of one lease, in order."""
+
+    __slots__ = ("holder",)
+
+    def __init__(self, first: Hold) -> None:
+        self.append(first)
+        self.holder = first.by
+        """The thread or task that uses the lease. None: a response that is being sent."""
+
+    @property
+    def blocks(self) -> list[Hold]:
+        """All but those that outlive their block."""
+        return [hold for hold in self.copy() if not hold.outlives]
+
+    @property
+    def unentered(self) -> Hold | None:
+        """The last acquire that no block has entered."""
+        return next((hold for hold in reversed(self.blocks) if not hold.entered), None)
+
+    @property
+    def innermost(self) -> Hold | None:
+        """The hold that `release()` ends."""
+        return max(self.blocks, key=lambda hold: hold.entered or math.inf, default=None)
+
+    @property
+    def orphan(self) -> Hold | None:
+        """The block of a task that never goes on, since its event loop was closed."""
+        task = self.holder
+        if not isinstance(task, asyncio.Task) or task.done() or not task.get_loop().is_closed():
+            return None
+        return next((hold for hold in self.blocks if hold.entered and hold.by is task), None)
+
+    def enter(self, lease: Held, me: Holding) -> Hold:
+        """Return the hold of a block that begins: that of an acquire, or one more."""
+        its, number = weakref.ref(lease), next(_order)
+        for hold in reversed(self.copy()):
+            if not hold.entered and not hold.outlives:
+                # No call comes before this line, and so no other thread enters it, too.
+                hold.entered, hold.lease, hold.by = number, its, me
+                return hold
+        hold = Hold(me)
+        hold.entered, hold.lease = number, its
+        self.append(hold)
+        return hold
 
 
-class Holds:
-    """The holds of one lease.
+class Running(dict[K, V]):
+    """What an object is busy with in this process: a copy of the object is busy with nothing."""
 
-    * `counts.blocks` is the number of blocks that hold the lease: `with` blocks, and acquires
-      that no `with` block has entered (yet).
-    * `counts.released_early` is the number of `with` blocks that have released the lease and have
-      not been left.
-    * `outer` has an entry for each `with` block that was entered and not left: the lease that was
-      the current one before it. So `unentered`, the number of acquires without a `with` block, is
-      `blocks + released_early - len(outer)`.
-    * `counts.total` is `blocks` plus what outlives a block. A block that ends is taken from
-      `blocks` first and from `total` later, by `drop()`, when it is known whether transactions
-      hold the lease in its stead.
-    * Nothing falls below zero, and a lease whose `total` is zero is never held again.
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), ()
 
-    `counts` is replaced as a whole: reading it calls nothing, so that no signal's exception can
-    come between reading it and the `try` statement that needs it.
+
+class Entered:
+    """What a `with` statement has entered, and leaves: a lock, or a lease.
+
+    An exception from outside may come in the middle of that, too: then the block is over, and the
+    watchdog does what is left to do.
     """
 
-    __slots__ = ("counts", "holder", "outer")
+    __slots__ = ()
 
-    def __init__(self, holder: Holding | None) -> None:
-        self.counts = Counts(1, 1, 0)
-        self.holder = holder
-        """The thread or task that uses the lease. None: a response that is being sent."""
-        self.outer: list[weakref.ref[Any] | None] = []
+    def _leaving(self) -> tuple[Hold, Held]:
+        """Return the block that this thread or task leaves, and its lease."""
+        raise NotImplementedError
 
-    @property
-    def unentered(self) -> int:
-        """The number of acquires that no `with` block has entered."""
-        _, blocks, released_early = self.counts
-        return blocks + released_early - len(self.outer)
+    def _left(self, hold: Hold) -> None:
+        """Forget a block that was left."""
 
-    @property
-    def orphaned(self) -> bool:
-        """Whether the lease is held by a block of a task that never goes on, since its event
-        loop was closed."""
-        task = self.holder
-        if not self.outer or not isinstance(task, asyncio.Task):
-            return False
-        return not task.done() and task.get_loop().is_closed()
+    def __exit__(self, exc_type: object, error: BaseException | None, traceback: object) -> None:
+        left = None
+        try:
+            hold, lease = left = self._leaving()
+            hold.leave()
+            if sys.is_finalizing():
+                return  # a generator that is closed with the interpreter can't ask anybody now
+            if isinstance(error, GeneratorExit) and collecting():
+                # The collector closes the generator that this block is in, perhaps in another
+                # thread, and in the middle of anything, such as the pool's own work. No request
+                # may be sent there.
+                lease._abandon(hold)
+                return
+            run(lease._end_block(SyncPort(lease._server), hold, error))
+        except BaseException:
+            hold, lease = left or self._leaving()
+            hold.leave()
+            lease._abandon(hold)
+            raise
+        finally:
+            self._left(hold)
 
-    def again(self) -> bool:
-        """Add a block. Return False if the last hold has ended already."""
-        with changing:
-            total, blocks, released_early = self.counts
-            if total:
-                self.counts = Counts(total + 1, blocks + 1, released_early)
-        return total > 0
-
-    def enter(self, lease: weakref.ref[Any]) -> None:
-        """Enter the `with` block of an acquire, and make `lease` the current one."""
-        self.outer.append(innermost.get())
-        innermost.set(lease)
-
-    def leave(self, *, entered: bool) -> bool:
-        """Leave a block. Return False if it has released the lease before, and others hold it."""
-        with changing:
-            total, blocks, released_early = self.counts
-            if entered:
-                innermost.set(self.outer.pop())
-                if released_early:
-                    self.counts = Counts(total, blocks, released_early - 1)
-                    return not total
-            elif self.unentered <= 0:
-                return not total
-            self.counts = Counts(total, max(blocks - 1, 0), released_early)
-            return True
-
-    def forget_block(self) -> None:
-        """Drop the entry of a `with` block that is left in another context, perhaps."""
-        outer, current = self.outer.pop(), innermost.get()
-        lease = None if current is None else current()
-        if lease is not None and lease._holds is self:
-            innermost.set(outer)
-
-    def give_back(self) -> None:
-        """End a block before it is left."""
-        with changing:
-            total, blocks, released_early = self.counts
-            if blocks:
-                early = self.unentered <= 0
-                self.counts = Counts(total, blocks - 1, released_early + early)
-
-    def defer(self, transactions: int) -> None:
-        """Let this number of database transactions hold the lease instead of the block that was
-        left."""
-        with changing:
-            self.counts = self.counts._replace(total=self.counts.total + transactions - 1)
-
-    def outlive(self) -> None:
-        """Add a hold that is no thread's or task's."""
-        with changing:
-            self.counts = self.counts._replace(total=self.counts.total + 1)
-            self.holder = None
-
-    def drop(self) -> bool:
-        """End a hold. Return whether it was the last one, or had ended before."""
-        with changing:
-            total, blocks, released_early = self.counts
-            total = max(total - 1, 0)
-            self.counts = Counts(total, blocks, released_early)
-            return not total
-
-    def abandon(self, before: Counts | None, less: int) -> bool:
-        """End `less` holds of blocks at once, unless this was done since `counts` were `before`.
-
-        Return whether no hold is left.
-        """
-        with changing:
-            total, blocks, released_early = self.counts
-            then = before or self.counts
-            total = min(total, max(then.total - less, 0))
-            blocks = min(blocks, max(then.blocks - less, 0))
-            self.counts = Counts(total, blocks, released_early)
-            return not total
+    async def __aexit__(
+        self, exc_type: object, error: BaseException | None, traceback: object
+    ) -> None:
+        left = None
+        try:
+            hold, lease = left = self._leaving()
+            hold.leave()
+            await lease._end_block(AsyncPort(lease._server), hold, error)
+        except BaseException:
+            hold, lease = left or self._leaving()
+            hold.leave()
+            lease._abandon(hold)
+            raise
+        finally:
+            self._left(hold)
 
 
-def _after_fork() -> None:
-    global changing
-    changing = rlock()  # another thread of the parent may have held it
+# The last phase of the collector comes last. A callback in Python would swallow the exceptions of
+# signals, for which CPython looks in there.
+_collector: OrderedDict[str, None] = OrderedDict(start=None, stop=None)
+# Called with the phase, and with a dictionary that is true.
+gc.callbacks.append(_collector.move_to_end)  # type: ignore[arg-type]
 
 
-fork.in_child(_after_fork)
+def collecting() -> bool:
+    """Return whether the garbage collector is running, in this thread or in another one."""
+    return next(reversed(_collector)) == "start"

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
-import sys
-import threading
-import weakref
-from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -18,6 +14,7 @@ from django.db.transaction import TransactionManagementError
 
 from .. import signals
 from ..base import fork, tokens
+from ..base.background import start_or_call
 from ..base.clock import now
 from ..base.exceptions import LeaseLost, LockError, LockUnavailable
 from ..base.holder import server_time
@@ -31,9 +28,9 @@ from ..settings.policy import Policy
 from ..settings.validators import validate_on_lost, validate_ttl
 from ..transport.ports import AsyncPort, SyncPort
 from ..transport.server import Server, clustered, server_of
-from . import claims, holds, transactions
+from . import claims, transactions
 from .cancellation import Cancellation
-from .holds import Counts, Holds
+from .holds import Entered, Hold, Holds, innermost, last
 from .lifetime import LeaseState, Lifetime
 from .sides import beside_orm
 from .travel import Exported
@@ -42,7 +39,7 @@ from .watchdog import renew, watchdog
 logger = logging.getLogger("django_redislock")
 
 
-class Lease:
+class Lease(Entered):
     """The proof of holding a name. All times are seconds.
 
     A lease is `held` until it is `released`, or `lost`: expired without a renewal, taken by
@@ -53,12 +50,12 @@ class Lease:
     __slots__ = (
         "__weakref__",
         "_callbacks",
-        "_cancellation",
         "_claim",
         "_grant",
         "_holds",
         "_lifetime",
         "_policy",
+        "_releasing",
         "_server",
         "_unknown_callbacks",
         "_watchdog",
@@ -70,19 +67,19 @@ class Lease:
         claim: Claim,
         grant: Grant,
         policy: Policy,
-        holder: Holding | None,
+        hold: Hold,
     ) -> None:
         self._server = server
         self._claim = claim
         self._grant = claim.granted = grant
         self._policy = policy
-        self._holds = Holds(holder)
+        self._holds = Holds(hold)
         self._lifetime = Lifetime(self, claim, grant, policy)
-        self._callbacks: list[tuple[int, Callable[[Lease], object]]] = []
-        """The callbacks for a loss, each as long as at least so many blocks hold the lease."""
+        self._callbacks: list[Callable[[Lease], object]] = []
+        """The callbacks for a loss that were not called yet, besides those of its holds."""
         self._unknown_callbacks: tuple[Callable[[Lease], object], ...] = ()
-        self._cancellation: Cancellation | None = None
-        """Cancels the task when the lease is lost, if that was asked for."""
+        self._releasing = 0
+        """The number of requests to release it that have no answer yet."""
         self._watchdog = watchdog(server)
 
     @property
@@ -113,8 +110,11 @@ class Lease:
 
     @property
     def fencing_tokens(self) -> dict[str, int]:
-        """The fencing token of each of its names. A `MultiLock` has several names."""
-        return dict(self._claim.fencing_tokens) or {self.name: self.fencing_token}
+        """The fencing token of each of its names, as the code writes them. A `MultiLock` has
+        several names."""
+        tokens = self._claim.fencing_tokens or {self.name: self.fencing_token}
+        its = self._claim.parts or (self._claim.keys,)
+        return {keys.unscoped or keys.name: tokens[keys.name] for keys in its}
 
     @property
     def owner(self) -> str:
@@ -167,7 +167,9 @@ class Lease:
 
     def on_lost(self, callback: Callable[[Lease], object]) -> None:
         """Call `callback(lease)` in a thread of its own when the lease is lost."""
-        self._follow(validate_on_lost(callback), depth=0)
+        self._callbacks.append(validate_on_lost(callback))
+        if self._lifetime.error is not None:
+            self._call_back()
 
     def on_unknown(self, callback: Callable[[Lease], object]) -> None:
         """Call `callback(lease)` in a thread of its own when a renewal got no answer: the lease is
@@ -176,14 +178,6 @@ class Lease:
         self._unknown_callbacks += (callback,)
         if self.state == LeaseState.UNKNOWN:
             self._start(callback)
-
-    def _follow(self, callback: Callable[[Lease], object], *, depth: int) -> None:
-        """Call `on_lost` if the lease is lost while at least `depth` blocks hold it."""
-        with holds.changing:
-            if self._lifetime.error is None:
-                self._callbacks.append((depth, callback))
-                return
-        self._start(callback)
 
     def _announce_lost(self, error: LeaseLost) -> None:
         # Any thread may run this, perhaps one with an event loop: so receivers and callbacks are
@@ -195,10 +189,19 @@ class Lease:
         )
         signals.log(lost)
         signals.send_later(lost)
-        if self._cancellation is not None:
-            self._cancellation.request()
-        for _, callback in list(self._callbacks):
-            self._start(callback)
+        self._call_back()
+
+    def _call_back(self) -> None:
+        """Call who asked for a loss: each once, even if several threads come here."""
+        for hold in self._holds.copy():
+            if hold.cancellation is not None:
+                hold.cancellation.request()
+            callback, hold.on_lost = hold.on_lost, None
+            if callback is not None:
+                self._start(callback)
+        while self._callbacks:
+            with suppress(IndexError):  # another thread has taken it
+                self._start(self._callbacks.pop(0))
 
     def _announce_unknown(self) -> None:
         if signals.wanted("unknown"):
@@ -213,9 +216,7 @@ class Lease:
     def _start(self, callback: Callable[[Lease], object]) -> None:
         # A thread for each callback: one that hangs must not keep the watchdog from the other
         # leases.
-        threading.Thread(
-            target=self._call, args=(callback,), name="redislock-lost", daemon=True
-        ).start()
+        start_or_call(partial(self._call, callback), "redislock-lost")
 
     def _call(self, callback: Callable[[Lease], object]) -> None:
         try:
@@ -283,7 +284,7 @@ class Lease:
 
     async def _refuse_downgrade(self, port: Port) -> None:
         """Raise `LockError` if an outer block or a transaction relies on exclusive access."""
-        blocks = self._holds.counts.blocks
+        blocks = len(self._holds.blocks)
         if blocks > 1:
             raise LockError(
                 f"The lease on {self.name!r} is held by {blocks} blocks, and the outer "
@@ -316,7 +317,8 @@ class Lease:
         self.check()
         left, renewed = self._lifetime.hold_left(now()), self._lifetime.renew
         text = Exported.of(self._claim, self._policy, left, renew=renewed).signed()
-        self._close()
+        if not self._close():
+            self.check()  # another thread or task has released or exported it meanwhile
         self._lifetime.end()
         return text
 
@@ -355,7 +357,7 @@ class Lease:
             if isinstance(got, Refusal):
                 claim.sent = False  # there is nothing to take back
                 raise got.error(claim.keys.name)
-            lease = cls(server, claim, got, policy, me)
+            lease = cls(server, claim, got, policy, Hold(me))
             lease.check()  # the answer may have taken longer than it lives
             return lease._watched()
         except BaseException as error:
@@ -365,38 +367,34 @@ class Lease:
     # Release.
 
     def release(self) -> None:
-        """Release the lease. Releasing a released lease does nothing.
+        """Release the lease. Releasing a released lease does nothing, even if another thread or
+        task, or the code that a signal's handler has interrupted, is releasing it at this moment.
 
         If the lease was taken again (`reentrant=True`), this ends only the innermost hold; the
-        last one releases the lease. Raises `LeaseLost` when it was no longer held, and
-        `LockUnavailable` when Redis could not be asked: then the call may be repeated, or the
-        lease left to its TTL. If a signal's handler raises an exception meanwhile, the lease is
-        released in the background.
+        last one releases the lease. Nothing happens while only a database transaction
+        (`release="commit"`) or a response that is being sent holds it. Raises `LeaseLost` when it
+        was no longer held, and `LockUnavailable` when Redis could not be asked: then the call may
+        be repeated, or the lease left to its TTL. If a signal's handler raises an exception
+        meanwhile, the lease is released in the background.
         """
-        before = self._holds.counts
+        hold = None
         try:
-            run(self._give_back(SyncPort(self._server)))
+            hold = self._holds.innermost
+            run(self._end_hold(SyncPort(self._server), hold))
         except LockError:
             raise
         except BaseException:
-            self._abandon(before)
+            self._abandon(hold or self._holds.innermost)
             raise
 
     async def arelease(self) -> None:
         """`release` for coroutines."""
-        await self._give_back(AsyncPort(self._server))
+        await self._end_hold(AsyncPort(self._server), self._holds.innermost)
 
-    async def _give_back(self, port: Port) -> None:
-        """End a hold of a block before the block is left."""
-        fork.look()
-        self._holds.give_back()
-        await self._end_hold(port)
-
-    def _settle(self) -> None:
+    def _settle(self, hold: Hold) -> None:
         """End a hold that has outlived its block: that of a transaction, or of a response."""
-        before = self._holds.counts
         try:
-            run(self._end_hold(SyncPort(self._server)))
+            run(self._end_hold(SyncPort(self._server), hold))
         except LockUnavailable:
             self._release_later()
         except LeaseLost as lost:
@@ -406,27 +404,37 @@ class Lease:
                 lost,
             )
         except BaseException:
-            self._abandon(before)
+            self._abandon(hold)
             raise
 
-    async def _release_in_background(self, port: Port) -> None:
+    async def _release_in_background(self, port: Port, hold: Hold | None) -> None:
         """Release it in the watchdog's thread, which calls no receivers."""
         claim = self._claim
         if claim.owed and self._lifetime.over and not self._lifetime.released:
             # The lease has ended before Redis answered; its record is still to be written.
             await claim.primitive.release(port, claim)
         else:
-            await self._end_hold(port, in_background=True)
+            await self._end_hold(port, hold, in_background=True)
 
-    async def _end_hold(self, port: Port, *, in_background: bool = False) -> None:
-        """End a hold, and release the lease if it was the last one."""
+    async def _end_hold(
+        self, port: Port, hold: Hold | None, *, in_background: bool = False
+    ) -> None:
+        """End a hold, and release the lease if it was the last one, or if that has failed before.
+
+        Others may be releasing it at this moment: threads, tasks, and the code that a signal's
+        handler has interrupted, which can't be waited for. So each sends a request, and has
+        released the lease when it returns.
+        """
+        fork.look()
         lifetime, claim = self._lifetime, self._claim
         if lifetime.over:
             return
         lost = lifetime.expire()
-        if not self._holds.drop():
+        self._end(hold)
+        if not lifetime.closing:
             return
-        self._close()
+        self._watchdog.forget(claim)
+        self._releasing += 1
         try:
             # Even if it is lost: by its own deadline, it may exist at the server for another
             # moment.
@@ -434,11 +442,15 @@ class Lease:
             if lost is None and refusal is not None and refusal.forgotten and claim.guarded:
                 refusal = await guard.release_forgotten(port, claim, lifetime.deadline)
             if lost is None and refusal is not None:
+                if lifetime.released or (self._releasing > 1 and not refusal.revoked):
+                    return  # it was released by another request, or the last of them will tell
                 lost = refusal.error(self.name)
-                lifetime.lose(lost)
-            elif lost is None:
-                lifetime.end()
+                lifetime.lose(lost, at_release=True)
+            elif lost is None and not lifetime.end():
+                return
         except LockUnavailable:
+            if lifetime.released:
+                return
             if lost is None or claim.owed:
                 raise
         except BaseException as error:
@@ -446,6 +458,8 @@ class Lease:
             lifetime.end()  # even if an exception follows: this lease holds nothing any more
             await claims.interrupted(error, port, self._server, claim)
             raise
+        finally:
+            self._releasing -= 1
         if lost is not None:
             raise lost
         if signals.wanted("released"):
@@ -460,149 +474,127 @@ class Lease:
                 held=now() - grant.sent,
             )
 
-    def _close(self) -> None:
-        """Stop renewing: what a renewal learns from now on is no loss."""
-        self._lifetime.closing = True
-        if self._cancellation is not None:
-            self._cancellation.disarm()
-        self._watchdog.forget(self._claim)
+    def _end(self, hold: Hold | None) -> None:
+        """End a hold. Nothing changes if it has ended before."""
+        if hold is not None:
+            if hold.cancellation is not None:
+                hold.cancellation.disarm()
+            with suppress(ValueError):  # it has ended before
+                self._holds.remove(hold)
+        # No call, and so no other thread and no signal, comes between these two lines.
+        if not self._holds:
+            self._lifetime.closing = True
+        elif others := self._holds.copy():
+            self._move(others[-1].by)
 
-    def _abandon(self, before: Counts | None = None, *, less: int = 1) -> None:
+    def _add(self, hold: Hold) -> bool:
+        """Let it be held once more. Return False if it is being released already."""
+        self._holds.append(hold)
+        if self._lifetime.closing:
+            self._end(hold)
+            return False
+        self._move(hold.by)
+        return True
+
+    def _close(self) -> bool:
+        """End all holds, and stop renewing. Return False if there was none."""
+        before, self._lifetime.closing = self._lifetime.closing, True
+        for hold in self._holds.copy():
+            self._end(hold)
+        self._watchdog.forget(self._claim)
+        return not before
+
+    def _abandon(self, hold: Hold | None = None) -> None:
         """End a hold after an exception from outside; if it was the last one, let the watchdog
-        release the lease. The counts `before` show whether the hold has been counted."""
+        release the lease. None: the hold of an acquire that no block has entered."""
+        self._end(hold or self._holds.unentered)
         lifetime = self._lifetime
-        if self._holds.abandon(before, less) and not lifetime.released and lifetime.error is None:
-            lifetime.closing = True
+        if lifetime.closing and not lifetime.released and lifetime.error is None:
             self._release_later()
 
-    def _release_later(self) -> None:
-        """Release it in the background. A finalizer may call this, in the middle of anything."""
+    def _release_later(self, hold: Hold | None = None) -> None:
+        """End a hold in the background. A finalizer may call this, in the middle of anything."""
         if not self._lifetime.released:  # by a test, which leaves no server to ask either
-            self._watchdog.release_later(self.name, self._release_in_background)
+            release = partial(self._release_in_background, hold=hold)
+            self._watchdog.release_later(self.name, release)
 
-    # Blocks. A signal's exception may come in the middle of entering and leaving one, too: then
-    # the block is over, and the watchdog does what is left to do.
+    # Blocks.
 
     def __enter__(self) -> Lease:
-        return self._enter()
-
-    def __exit__(self, exc_type: object, error: BaseException | None, traceback: object) -> None:
-        self._leave(error, entered=True)
+        self._enter()
+        return self
 
     async def __aenter__(self) -> Lease:
-        return self._enter()
-
-    async def __aexit__(
-        self, exc_type: object, error: BaseException | None, traceback: object
-    ) -> None:
-        await self._aleave(error, entered=True)
+        self._enter()
+        return self
 
     def _watched(self) -> Lease:
         """Let the watchdog renew it from now on."""
         self._watchdog.watch(self._lifetime, self._holds.holder)
         return self
 
-    def _again(self) -> bool:
-        """Add a block. Return False if it is being released already."""
-        return self._holds.again() and not self._lifetime.closing
-
-    def _enter(self, me: Holding | None = None) -> Lease:
-        """Begin a `with` block of this thread or task."""
-        before, less = self._holds.counts, 1
+    def _enter(self, *, current: bool = True) -> Hold:
+        """Begin a block of this thread or task. Unless it is a generator, which is entered and
+        left with each step, it becomes the current one."""
+        hold = None
         try:
-            me = current_holder() if me is None else me
+            me = current_holder()
+            hold = self._holds.enter(self, me)
             self.check()  # a block never runs without its lock
-            if self._holds.unentered <= 0:
-                less = 0
-                self._holds.again()
             if self._holds.holder is not me:
-                self._move(me)
-            self._holds.enter(weakref.ref(self))
-            return self
+                self._hand_over(hold, me)
+            if current:
+                hold.begin()
+            return hold
+        except LeaseLost:  # whoever has released it, sends the request
+            if hold is not None:
+                hold.leave()
+                self._end(hold)
+            raise
         except BaseException:
-            self._abandon(before, less=less)
+            if hold is not None:
+                hold.leave()
+            self._abandon(hold)
             raise
 
-    def _move(self, me: Holding) -> None:
-        """Let another thread or task use the lease from now on."""
-        # Before the holder changes: a signal's exception may come in between.
-        self._watchdog.move(self._lifetime, me)
-        self._holds.holder = me
-        if self._cancellation is not None:
-            self._cancellation.disarm()
-            blocks = self._holds.counts.blocks
-            self._cancellation = (
-                Cancellation(me, depth=blocks) if isinstance(me, asyncio.Task) else None
-            )
+    def _hand_over(self, hold: Hold, me: Holding) -> None:
+        """Let another thread or task use the lease, in a block of its own."""
+        cancels = any(one.cancellation for one in self._holds.copy())
+        if hold.cancellation is not None:
+            hold.cancellation.disarm()
+        hold.cancellation = Cancellation(me) if cancels and isinstance(me, asyncio.Task) else None
+        self._move(me)
 
-    def _leave(self, error: BaseException | None, *, entered: bool = False) -> None:
-        """Leave a block that holds it, with `error` or without."""
-        before = self._holds.counts
-        try:
-            if sys.is_finalizing():
-                return  # a generator that is closed with the interpreter can't ask anybody now
-            if isinstance(error, GeneratorExit) and collecting():
-                # The collector closes the generator that this block is in, perhaps in another
-                # thread, and in the middle of anything, such as the pool's own work. No request
-                # may be sent there.
-                if entered:
-                    self._holds.forget_block()
-                self._abandon_block(before)
-                return
-            run(self._left(SyncPort, error, entered=entered))
-        except BaseException:
-            self._abandon_block(before)
-            raise
+    def _move(self, me: Holding | None) -> None:
+        """Note who uses the lease."""
+        if me is not self._holds.holder:
+            # Before the holder changes: a signal's exception may come in between.
+            if me is not None:
+                self._watchdog.move(self._lifetime, me)
+            self._holds.holder = me
 
-    async def _aleave(self, error: BaseException | None, *, entered: bool = False) -> None:
-        """`_leave` for coroutines."""
-        before = self._holds.counts
-        try:
-            await self._left(AsyncPort, error, entered=entered)
-        except BaseException:
-            self._abandon_block(before)
-            raise
+    def _leaving(self) -> tuple[Hold, Lease]:
+        hold, me = innermost(), current_holder()
+        if hold is not None and hold.by is me and hold.lease is not None and hold.lease() is self:
+            return hold, self
+        blocks = [one for one in self._holds.copy() if one.entered]
+        return last(blocks or [Hold(me)], me), self
 
-    def _abandon_block(self, before: Counts | None) -> None:
-        """`_abandon` at the end of a `with` block, which may have released the lease earlier."""
-        early = (before or self._holds.counts).released_early
-        self._abandon(before, less=0 if early else 1)
-
-    async def _left(
-        self,
-        port_type: type[SyncPort | AsyncPort],
-        error: BaseException | None,
-        *,
-        entered: bool,
-    ) -> None:
-        """End the hold of a block that is left."""
-        ends = self._holds.leave(entered=entered)
-        blocks = self._holds.counts.blocks
-        if self._callbacks:
-            self._callbacks = [entry for entry in self._callbacks if entry[0] <= blocks]
-        cancelled = False
-        if self._cancellation is not None and blocks < self._cancellation.depth:
-            cancelled = self._cancellation.finish(error)
-            self._cancellation = None
-        if ends:
-            await self._end_block(port_type(self._server), error)
-        if cancelled and (lost := self._lifetime.lost) is not None:
-            # This package cancelled the task: say why, as asyncio.timeout() does.
-            raise lost from error
-
-    async def _end_block(self, port: Port, error: BaseException | None) -> None:
+    async def _end_block(self, port: Port, hold: Hold, error: BaseException | None) -> None:
         """End the hold of a block: now, or at the end of the transactions that are open."""
+        cancelled = hold.cancellation is not None and hold.cancellation.finish(error)
         release, by_hand = self._policy.release, None
-        if release == "commit" and not self._lifetime.over:
+        if release == "exit" or hold not in self._holds or self._lifetime.over:
+            pass
+        elif release == "commit":
             try:
-                if await beside_orm(port, partial(self._defer, error)):
-                    return
+                await beside_orm(port, partial(self._defer, error))
             except TransactionManagementError as raised:
                 by_hand = raised  # since somewhere in the block
-        elif release == "warn" and error is None and self._holds.counts.total == 1:
+        elif error is None and len(self._holds) == 1:
             await beside_orm(port, partial(transactions.warn_if_open, self.label))
         try:
-            await self._end_hold(port)
+            await self._end_hold(port, hold)
             if by_hand is not None:
                 raise by_hand
         except LockUnavailable as unavailable:
@@ -614,28 +606,21 @@ class Lease:
                 raise
             if error is not raised:
                 error.add_note(str(raised))
+        if cancelled and (lost := self._lifetime.lost) is not None:
+            # This package cancelled the task: say why, as asyncio.timeout() does.
+            raise lost from error
 
-    def _defer(self, error: BaseException | None) -> bool:
-        """Let each open transaction hold the lease from now on, instead of the block."""
+    def _defer(self, error: BaseException | None) -> None:
+        """Let each open transaction hold the lease from now on, besides the block."""
         pending = transactions.open_transactions()
-        if not pending:
-            return False
-        if error is None:
+        if pending and error is None:
             self.check()  # before the commit, while it can still be rolled back
-        self._holds.defer(len(pending))
         for connection in pending:
+            later = Hold(self._holds.holder, outlives=True)
             # A finalizer calls `dropped`, which therefore sends no request.
-            transactions.at_end(connection, committed=self._settle, dropped=self._release_later)
-        return True
-
-
-# The last phase of the collector comes last. A callback in Python would swallow the exceptions of
-# signals, for which CPython looks in there.
-_collector: OrderedDict[str, None] = OrderedDict(start=None, stop=None)
-# Called with the phase, and with a dictionary that is true.
-gc.callbacks.append(_collector.move_to_end)  # type: ignore[arg-type]
-
-
-def collecting() -> bool:
-    """Return whether the garbage collector is running, in this thread or in another one."""
-    return next(reversed(_collector)) == "start"
+            transactions.at_end(
+                connection,
+                committed=partial(self._settle, later),
+                dropped=partial(self._release_later, later),
+            )
+            self._holds.append(later)

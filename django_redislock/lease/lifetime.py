@@ -11,8 +11,7 @@ from ..base.clock import deadline, now
 from ..base.exceptions import LeaseLost
 from ..primitives.contract import Claim, Grant
 from ..settings.policy import Policy
-from . import holds
-from .holds import Holds
+from .holds import Hold, Holds
 
 NEVER = float("inf")
 A_SECOND = 1.0
@@ -43,7 +42,7 @@ class Renewable(Protocol):
     def _announce_unknown(self) -> None:
         """Call everybody who asked to know that the state of the lease is unknown."""
 
-    def _abandon(self) -> None:
+    def _abandon(self, hold: Hold) -> None:
         """End a hold; if it is the last one, let the watchdog release the lease."""
 
 
@@ -81,7 +80,8 @@ class Lifetime:
         self.hold_until = grant.sent + (policy.max_hold or NEVER)
         """When renewal ends."""
         self.closing = False
-        """The lease is being released: what a renewal learns from now on is no loss."""
+        """Nobody holds the lease any more: it is being released, and what others than its release
+        learn from now on is no loss."""
         self.released = False
         self.error: LeaseLost | None = None
         self.deadline = 0.0
@@ -180,16 +180,16 @@ class Lifetime:
             self.lose(error)
         return self.error
 
-    def lose(self, error: LeaseLost) -> None:
+    def lose(self, error: LeaseLost, *, at_release: bool = False) -> None:
         """Note that the lease is lost, and call everybody who asked for it, once."""
-        with holds.changing:
-            if self.error is not None or self.released:
-                return
-            self.error = error
+        if self.error is not None or self.released or (self.closing and not at_release):
+            return
+        self.error = error
         lease = self.lease()
         if lease is not None:
             lease._announce_lost(error)
 
-    def end(self) -> None:
-        """Mark the lease as released."""
-        self.released = True
+    def end(self) -> bool:
+        """Mark the lease as released. Return False if it was before."""
+        before, self.released = self.released, True
+        return not before

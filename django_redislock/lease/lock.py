@@ -26,13 +26,14 @@ from ..settings.validators import (
     validate_label,
     validate_on_lost,
     validate_operator,
+    validate_stacklevel,
     validate_wait,
 )
 from ..transport.ports import AsyncPort, SyncPort
 from ..transport.server import Server, clustered, server_of
 from . import another_kind, claims, lock_order, transactions
-from .blocks import Block, Blocks
 from .cancellation import Cancellation
+from .holds import Entered, Hold, Running, innermost, last
 from .lease import Lease
 from .not_here import no_attribute
 from .sides import beside_orm
@@ -63,6 +64,11 @@ UPGRADE = (
     "and lease.downgrade() when all is written"
 )
 """The advice for a reader that wants to write."""
+HANDED_ON = (
+    "if another thread works under that lease, write `with lease:` there; if this one does, write "
+    "reentrant=True"
+)
+"""The advice for a thread that has a lease and runs no block under it."""
 
 
 class LeaseOptions(TypedDict, total=False):
@@ -79,6 +85,8 @@ class LeaseOptions(TypedDict, total=False):
     """Extend the lease as long as its holder lives."""
     max_hold: float | None
     """When renewal ends, counted from the acquire; None: never."""
+    scope: None
+    """None: the name has no scope, whatever the setting `SCOPE` says."""
     label: str
     """Where the lock is taken, for people; by default the line of code."""
     on_lost: Callable[[Lease], object]
@@ -117,13 +125,16 @@ class BlockOptions(LeaseOptions, Generic[OnConflict_co], total=False):
     cancel_on_lost: bool
     """Cancel the asyncio task that holds the lease when it is lost; its block then raises
     `LeaseLost`."""
+    stacklevel: int
+    """The line of code that becomes the label: 1 is the one that takes the lock, 2 the one that
+    calls the function with that line, and so on, as in `warnings.warn`."""
 
 
 class Options(ServerOptions, BlockOptions[OnConflict_co], total=False):
     """All options of `redis_lock` besides the name."""
 
 
-class Lock:
+class Lock(Entered):
     """A name and a policy: immutable, reusable, safe to share between threads and tasks.
 
     Arguments that are not given come from the settings, when the lock is acquired.
@@ -139,8 +150,11 @@ class Lock:
         self._explicit: dict[str, Any] = {}
         self._reentrant = self._cancel_on_lost = False
         self._label = self._advice = ""
+        self._stacklevel = 1
         self._on_lost: Callable[[Lease], object] | None = None
-        self._blocks = Blocks()
+        self._blocks: Running[Hold, Lease] = Running()
+        """The blocks that were entered and not left. The lease of a block may be lost by now, so
+        that the watchdog has forgotten it."""
         if options:
             self._obey(dict(options))
 
@@ -156,6 +170,7 @@ class Lock:
         self._reentrant = validate_flag(given.pop("reentrant", False), "reentrant")
         self._cancel_on_lost = validate_flag(given.pop("cancel_on_lost", False), "cancel_on_lost")
         self._label = validate_label(given.pop("label", ""))
+        self._stacklevel = validate_stacklevel(given.pop("stacklevel", 1))
         on_lost = given.pop("on_lost", None)
         self._on_lost = None if on_lost is None else validate_on_lost(on_lost)
         refuse_unknown(given, type(self).__name__)
@@ -187,7 +202,7 @@ class Lock:
         lock = object.__new__(kind)
         lock.__dict__.update(self.__dict__)
         lock._label = self._label or default_label
-        lock._blocks = Blocks()
+        lock._blocks = Running()
         return lock
 
     def __repr__(self) -> str:
@@ -204,7 +219,8 @@ class Lock:
         """Return a `Lease`, or None if somebody else holds the lock for all of `wait`. So look at
         the result before you write `with lease:`, or write `with redis_lock(…)`, which raises.
 
-        Raises `LockUnavailable`, `LockReentered`.
+        Raises `LockUnavailable`, and `LockReentered` if this thread or task would wait for itself,
+        or runs a block under the lock.
         """
         refuse_unknown(unknown, "acquire", WAIT)
         refuse_event_loop(self)
@@ -266,37 +282,18 @@ class Lock:
         self._refuse_on_conflict()
         return self._entering(run(self._attempt(SyncPort)))
 
-    def __exit__(self, exc_type: object, error: BaseException | None, traceback: object) -> None:
-        block = before = None
-        try:
-            block = self._blocks.innermost()
-            before = block.lease._holds.counts
-            block.lease._leave(error, entered=True)
-        except BaseException:
-            # A signal's exception, perhaps, before the lease could see that its block is left.
-            (block or self._blocks.innermost()).lease._abandon_block(before)
-            raise
-        finally:
-            self._blocks.leave(block or self._blocks.innermost())
-
     async def __aenter__(self) -> Lease:
         self._refuse_on_conflict()
         return self._entering(await self._attempt(AsyncPort))
 
-    async def __aexit__(
-        self, exc_type: object, error: BaseException | None, traceback: object
-    ) -> None:
-        block = before = None
-        try:
-            block = self._blocks.innermost()
-            before = block.lease._holds.counts
-            await block.lease._aleave(error, entered=True)
-        except BaseException:
-            # A signal's exception, perhaps, before the lease could see that its block is left.
-            (block or self._blocks.innermost()).lease._abandon_block(before)
-            raise
-        finally:
-            self._blocks.leave(block or self._blocks.innermost())
+    def _leaving(self) -> tuple[Hold, Lease]:
+        hold, me = innermost(), label.holder()
+        if hold is None or hold.by is not me or hold not in self._blocks:
+            hold = last([*self._blocks], me)
+        return hold, self._blocks[hold]
+
+    def _left(self, hold: Hold) -> None:
+        self._blocks.pop(hold, None)
 
     def _refuse_on_conflict(self) -> None:
         if self._explicit.get("on_conflict", "raise") != "raise":
@@ -309,19 +306,9 @@ class Lock:
     def _entering(self, lease: Lease | LockNotAcquired) -> Lease:
         if isinstance(lease, LockNotAcquired):
             raise lease
-        before = lease._holds.counts
-        block = None
-        try:
-            me = lease._holds.holder
-            assert me is not None
-            block = Block(me, lease)
-            self._blocks.enter(block)
-            return lease._enter(me)
-        except BaseException:
-            if block is not None:
-                self._blocks.leave(block)
-            lease._abandon(before)
-            raise
+        hold = lease._enter()
+        self._blocks[hold] = lease  # no call, so no exception from outside comes before the block
+        return lease
 
     def _primitive(self, policy: Policy) -> Primitive:
         return kinds.primitive(policy)
@@ -329,7 +316,7 @@ class Lock:
     def _keys(self, policy: Policy | None = None) -> Keys:
         return kinds.keys(policy or self._policy(), self.name, clustered)
 
-    def _parts(self) -> tuple[Keys, ...]:
+    def _parts(self, keys: Keys) -> tuple[Keys, ...]:  # noqa: ARG002
         """Return the keys of each name of a lock with several names."""
         return ()
 
@@ -378,9 +365,9 @@ class Lock:
             # Raises if the end of a transaction can't be known.
             await beside_orm(port_type(server), transactions.open_transactions)
         keys, primitive = self._keys(policy), self._primitive(policy)
-        mine = self._held(server, keys, primitive, me)
-        if mine is not None and mine._again():
-            return self._hold_again(mine, policy, me)
+        mine = self._held(server, keys, primitive, me, wait)
+        if mine is not None and self._hold_again(mine, policy, me):
+            return mine
         claim = self._claim(policy, keys, primitive, me)
         if wait != 0 and (policy.lock_order != "off" or lock_order.testing is not None):
             lock_order.check(claim, server, me, policy.lock_order)
@@ -390,16 +377,18 @@ class Lock:
         except LockError as error:
             if type(error) is not LockError or primitive.kind == "redlock":
                 raise
-            raise await another_kind.explained(port_type(server), claim, error) from error
+            raise await another_kind.explained(
+                port_type(server), claim, server.using, error
+            ) from error
 
     def _claim(self, policy: Policy, keys: Keys, primitive: Primitive, me: label.Holding) -> Claim:
         return Claim(
             keys=keys,
-            parts=self._parts(),
+            parts=self._parts(keys),
             token=tokens.new(),
             ttl=policy.ttl if policy.max_hold is None else min(policy.ttl, policy.max_hold),
             owner=label.owner(me),
-            label=label.clean(self._label) if self._label else label.of_caller(),
+            label=label.clean(self._label) if self._label else label.of_caller(self._stacklevel),
             primitive=primitive,
             guarded=self._guarded(policy),
         )
@@ -412,41 +401,74 @@ class Lock:
         self, server: Server, claim: Claim, policy: Policy, me: label.Holding, grant: Grant
     ) -> Lease:
         """Return the lease of a claim that was granted."""
-        lease = Lease(server, claim, grant, policy, me)
-        if self._on_lost is not None or self._cancel_on_lost:
-            self._follow(lease, me, depth=0)
+        hold = Hold(me)
+        lease = Lease(server, claim, grant, policy, hold)
+        if self._on_lost is not None:
+            lease._callbacks.append(self._on_lost)
+        if self._cancel_on_lost and isinstance(me, asyncio.Task):
+            hold.cancellation = Cancellation(me)
         return lease._watched()
 
-    def _hold_again(self, lease: Lease, policy: Policy, me: label.Holding) -> Lease:
-        """Return a lease that this thread or task holds once more from now on."""
-        if policy.release == "commit":
-            lease._policy = lease._policy._replace(release="commit")
-        self._follow(lease, me, depth=lease._holds.counts.blocks)
-        return lease
+    def _hold_again(self, lease: Lease, policy: Policy, me: label.Holding) -> bool:
+        """Let this thread or task hold its lease once more. Return False if it is being released
+        already."""
+        hold = Hold(me)
+        hold.on_lost = self._on_lost
+        try:
+            cancels = any(one.cancellation for one in lease._holds.copy())
+            if self._cancel_on_lost and not cancels and isinstance(me, asyncio.Task):
+                hold.cancellation = Cancellation(me)
+            if policy.release == "commit":
+                lease._policy = lease._policy._replace(release="commit")
+            if not lease._add(hold):
+                return False
+            if lease._lifetime.error is not None:  # since a moment ago
+                lease._call_back()
+            return True
+        except BaseException:
+            lease._abandon(hold)
+            raise
 
-    def _refuse_own_key(self, server: Server, keys: Keys, me: label.Holding) -> None:
-        """Raise `LockReentered` if this thread or task would wait for its own timestamp key."""
+    def _refuse_own(self, lease: Lease, wait: float | None, advice: str = "") -> None:
+        """Raise `LockReentered` for a lease of this thread or task.
+
+        Not if it tries once, which is no waiting, and no block has entered the lease: another
+        thread may be working under it.
+        """
+        in_block = any(hold.entered for hold in lease._holds.copy())
+        if wait != 0 or in_block:
+            raise LockReentered(self.name, lease.label, advice or ("" if in_block else HANDED_ON))
+
+    def _refuse_own_key(
+        self, server: Server, keys: Keys, me: label.Holding, wait: float | None
+    ) -> None:
+        """Do `_refuse_own` if this thread or task would wait for its own timestamp key."""
         lock = keys.of_timestamp().lock if keys.timestamp_key else keys.lock
         for lease in held(server, lock, me):
             its = lease._claim.keys
             another = its.lock != keys.lock and (keys.timestamp_key or its.timestamp_key)
             if another and lease._lifetime.alive:
                 advice = f"it has its timestamp key {lock!r} in common with {its.name!r}: take one"
-                raise LockReentered(self.name, lease.label, advice)
+                self._refuse_own(lease, wait, advice)
 
     def _held(
-        self, server: Server, keys: Keys, primitive: Primitive, me: label.Holding
+        self,
+        server: Server,
+        keys: Keys,
+        primitive: Primitive,
+        me: label.Holding,
+        wait: float | None,
     ) -> Lease | None:
         """Return the lease of this thread or task that is to be held once more, or None if it may
         take another one. Raises `LockReentered`."""
         leases = held(server, keys.lock, me)
-        mine = self._held_already(primitive, leases, me) if leases else None
+        mine = self._held_already(primitive, leases, me, wait) if leases else None
         if mine is None and (leases or keys.timestamp_key):
-            self._refuse_own_key(server, keys, me)
+            self._refuse_own_key(server, keys, me, wait)
         return mine
 
     def _held_already(
-        self, primitive: Primitive, leases: list[Lease], me: label.Holding
+        self, primitive: Primitive, leases: list[Lease], me: label.Holding, wait: float | None
     ) -> Lease | None:
         """Do `_held` for the leases on one name."""
         mine = [
@@ -460,25 +482,15 @@ class Lock:
             return None
         last = mine[-1]
         if primitive is permits.WRITE and last._claim.primitive is permits.READ:
-            raise LockReentered(self.name, last.label, UPGRADE)
-        if self._reentrant:
+            self._refuse_own(last, wait, UPGRADE)
+        elif self._reentrant:
             return last
-        unused = [
-            lease for lease in mine if not lease._holds.counts.blocks
-        ]  # a transaction holds it
+        unused = [lease for lease in mine if not lease._holds.blocks]  # a transaction holds it
         if unused:
             return unused[-1]
-        if primitive.kind == "semaphore" and len(mine) < getattr(primitive, "limit", 0):
-            return None
-        raise LockReentered(self.name, last.label, self._advice.format(name=self.name))
-
-    def _follow(self, lease: Lease, me: label.Holding, *, depth: int) -> None:
-        """Let the lease do what `on_lost` and `cancel_on_lost` of this lock ask for."""
-        if self._on_lost is not None:
-            lease._follow(self._on_lost, depth=depth)
-        if self._cancel_on_lost and lease._cancellation is None:
-            assert isinstance(me, asyncio.Task)
-            lease._cancellation = Cancellation(me, depth=max(depth, 1))
+        if primitive.kind != "semaphore" or len(mine) >= getattr(primitive, "limit", 0):
+            self._refuse_own(last, wait, self._advice.format(name=self.name))
+        return None
 
     def _refuse_cancellation(self, me: label.Holding) -> None:
         """Raise `TypeError` if a thread is to be cancelled."""

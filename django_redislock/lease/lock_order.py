@@ -177,6 +177,7 @@ def _nodes(seen: _Seen) -> tuple[Node, Node]:
 
 
 def _pattern(name: str) -> str:
+    name = conf.written(name)
     known = conf.entry(name)
     if known is not None and known != "*":
         return known

@@ -12,6 +12,10 @@ a moment even if some are left, so that a lease that lives for a second does not
 that live for a minute. All leases are looked through only as often as this process shows that it
 lives.
 
+A lease is lost at its own deadline, and a request that gets no answer must not delay the callbacks
+for that. So a second thread minds the deadlines while the first one waits for answers. It is
+started when a lease may end so: it is short, or not renewed, or its last renewal failed.
+
 Each server has its own thread, so that a server that does not answer costs no lease at another
 one. A cluster is one server here: a node that did not answer is passed over until the next round,
 and comes last in that round. A request to a cluster has the leases of one slot, which mostly is
@@ -65,11 +69,18 @@ PRESENCE = 30.0
 PRESENCE_EVERY = PRESENCE / 3
 MOMENT = 0.1
 """Seconds after which a look ends. The next look sees what has become more urgent."""
+USUAL = 0.02
+"""Seconds that a look usually takes, at most."""
+SHORT = 6 * pools.BACKGROUND_TIMEOUT
+"""The ttl, in seconds, below which a lease may end in a look that began before its renewal was
+due: two thirds of its ttl are left then, and a look may wait for four answers that don't come."""
 PATIENCE = 1 / 6
 """A renewal that got no answer for this part of the ttl is sent again, over a new connection:
 so two may be lost, and the third is in time."""
 LAST_WORDS = 2.0
 """Seconds that the end of the process waits for outstanding releases."""
+MOST_OWED = 1000
+"""Outstanding releases that are kept while no thread can be started to do them: the latest."""
 
 
 async def renew(port: Port, leases: Sequence[Lifetime], ttl: float | None = None) -> None:
@@ -193,6 +204,9 @@ class Watchdog:
         self._woken: queue.SimpleQueue[float] = queue.SimpleQueue()
         """The due times of the leases that woke the thread."""
         self._background = Background(self._run, "redislock-watchdog")
+        self._deadlines = Background(self._mind_deadlines, "redislock-deadlines")
+        self._looks: queue.SimpleQueue[threading.Event] = queue.SimpleQueue()
+        """For that thread: an event for each look, set at its end."""
         self._settled = threading.Event()
 
     def left_behind(self) -> None:
@@ -207,14 +221,13 @@ class Watchdog:
         for keys in claim.watched_keys:
             self._enter(keys.lock, claim.token, id(me))
         self.reconsider(lease)
-        self._background.start()
 
     def reconsider(self, lease: Lifetime) -> None:
         """Look at the due time of a lease, which may be earlier than before."""
         if lease.claim.token not in self._leases:
             return
         self._news[lease.claim.token] = lease
-        if lease.next < self._next:
+        if self._background.start() and lease.next < self._next:
             self.wake(lease.next)
 
     def suspect(self, keys: Sequence[bytes] | None) -> None:
@@ -289,11 +302,12 @@ class Watchdog:
 
     def write_down_later(self, claim: Claim) -> None:
         """Write down a claim in a second, if it is not forgotten before. It is not renewed."""
+        if not self._background.start():
+            return
         at = now() + A_SECOND
         self._unwatched[claim.token] = (at, claim)
         if at < self._next:
             self.wake(at)
-        self._background.start()
 
     def write_down(self) -> None:
         """Write down all young leases, and claims without a lease."""
@@ -310,16 +324,26 @@ class Watchdog:
     def release_later(self, name: str, release: Release) -> None:
         """Release it in the background. A finalizer may call this."""
         self._to_release.append((name, release))
-        self.wake()
-        self._background.start()
+        if self._background.start():
+            self.wake()
+        else:
+            del self._to_release[:-MOST_OWED]
+
+    def owes(self, name: str) -> bool:
+        """Return whether something on this name is still to be released in the background."""
+        return any(name == its for its, _ in self._to_release.copy())
 
     def settle(self, seconds: float) -> None:
         """Wait until everything from `release_later` is released, for this number of seconds at
         most."""
-        if self._to_release:
+        if not self._to_release:
+            return
+        if self._background.start():
             self._settled.clear()
             self.wake()
             self._settled.wait(seconds)
+        else:
+            self._release_pending(now() + seconds)
 
     def _run(self) -> None:
         announced = NEVER
@@ -379,6 +403,8 @@ class Watchdog:
         """Look at a lease when it is due. It is not looked at now if it lived at this `time`."""
         if not lease.sound(time) and self._living(lease) is None:
             return
+        if not lease.renew or lease.in_doubt or lease.claim.ttl < SHORT:
+            self._deadlines.start()
         lease.early = 0.0
         if lease.renew:
             ttl = lease.claim.ttl
@@ -392,7 +418,7 @@ class Watchdog:
     def _living(self, lifetime: Lifetime) -> Renewable | None:
         """Return the lease if somebody has it and it is not over. Otherwise forget it."""
         lease = lifetime.lease()
-        if lease is not None and lifetime.sound(now()) and not lease._holds.orphaned:
+        if lease is not None and lifetime.sound(now()) and lease._holds.orphan is None:
             return lease
         claim = lifetime.claim
         if lease is None:
@@ -407,14 +433,14 @@ class Watchdog:
         elif lifetime.over or lifetime.expire() is not None:
             self.forget(claim)
             return None
-        elif lease._holds.orphaned and not lifetime.closing:
+        elif (orphan := lease._holds.orphan) is not None and not lifetime.closing:
             logger.warning(
                 "The event loop of a task that holds %r, taken at %s, was closed: the lease "
                 "is released.",
                 claim.keys.name,
                 claim.label,
             )
-            lease._abandon()
+            lease._abandon(orphan)
         return lease
 
     def _gather(self, until: float) -> list[Lifetime]:
@@ -457,6 +483,28 @@ class Watchdog:
         """Renew and release the leases that are due. Return when to look next."""
         began = now()
         self._admit()
+        over = threading.Event()
+        if self._deadlines.started:
+            self._looks.put(over)
+        try:
+            return self._ask(began)
+        finally:
+            over.set()
+
+    def _mind_deadlines(self) -> None:
+        """Tell of leases that end while a look waits for answers."""
+        while True:
+            over, pause = self._looks.get(), USUAL
+            while not over.wait(pause):
+                time, pause = now(), MOMENT  # others may come meanwhile
+                for lease in self._leases.copy().values():
+                    if lease.deadline <= time:
+                        _end(lease)
+                    else:
+                        pause = min(pause, lease.deadline - time)
+
+    def _ask(self, began: float) -> float:
+        """Send the requests of a look."""
         old = self._gather(began)
         asked, silent = False, set[Node | None]()
         for together in sorted(self._ready, key=self._urgency):
@@ -639,11 +687,14 @@ class Watchdog:
             lease.unknown()
         return ask
 
-    def _release_pending(self) -> None:
+    def _release_pending(self, until: float = NEVER) -> None:
+        """Do the outstanding releases, and begin none after `until`."""
         for owed in self._to_release.copy():
+            if (left := until - now()) <= 0:
+                return
             name, release = owed
             try:
-                run(release(self._port(pools.BACKGROUND_TIMEOUT)))
+                run(release(self._port(left)))
             except LeaseLost:
                 pass  # has been logged
             except LockError as error:
@@ -667,6 +718,13 @@ class Watchdog:
         if self.server.clustered:
             within = min(within, PATIENCE * self._shortest)
         return SyncPort(self.server, pool=self._pool, terms=terms._replace(within=within))
+
+
+def _end(lease: Lifetime) -> None:
+    try:
+        lease.expire()
+    except Exception:
+        logger.exception("The loss of %r could not be told", lease.claim.keys.name)
 
 
 def _kind(claim: Claim) -> tuple[str, str]:

@@ -123,11 +123,11 @@ async def _of_own_lease(port: Port, lease: Lease) -> bytes | None:
 async def _give_back(port: Port, lease: Lease) -> None:
     """Release a lease under which nothing was done, so that its loss does not matter."""
     try:
-        await lease._give_back(port)
+        await lease._end_hold(port, lease._holds.unentered)
     except LeaseLost:
         pass
     except LockUnavailable:
-        lease._abandon()
+        lease._release_later()
 
 
 class Completion:

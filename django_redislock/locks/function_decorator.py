@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-from functools import partial, wraps
+from functools import partial, partialmethod, wraps
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, overload
 
-from asgiref.sync import iscoroutinefunction
-
 from ..base import label
+from ..base.callables import kind_of
 from ..base.exceptions import LockNotAcquired
 from ..lease.lock import Lock, OnConflict_co
 from ..settings.naming import name_maker
@@ -78,6 +77,8 @@ class FunctionDecorator(Generic[OnConflict_co]):
         function = functions[0] if len(functions) == 1 and not nothing else None
         if isinstance(function, classmethod | staticmethod):
             return type(function)(self(function.__func__))
+        if isinstance(function, partialmethod):
+            return partialmethod(self(function.func), *function.args, **function.keywords)
         if function is None or not (callable(function) or _starter(function)):
             if callable(self._template):
                 raise TypeError(f"{title} needs its parentheses: @{title}() or @{title}('…')")
@@ -92,15 +93,7 @@ class FunctionDecorator(Generic[OnConflict_co]):
         def lock_for(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Lock:
             return self._lock_for(make_name(*args, **kwargs), where)
 
-        if inspect.isasyncgenfunction(function):
-            kind = "asynchronous generator"
-        elif iscoroutinefunction(function):
-            kind = "coroutine"
-        elif inspect.isgeneratorfunction(function):
-            kind = "generator"
-        else:
-            kind = "function"
-        return wraps(function)(self._wrap(kind, function, lock_for))
+        return wraps(function)(self._wrap(kind_of(function), function, lock_for))
 
     def _name_maker(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return what makes a name for `_lock_for` from the arguments of a call."""

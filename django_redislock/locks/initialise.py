@@ -5,30 +5,36 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar, overload
+from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 from ..base.exceptions import LockError
-from ..lease.lock import UNSET
+from ..lease.lock import Lock
 from ..primitives import record
 from ..primitives.contract import run
 from ..primitives.keys import Keys, validate_name
-from ..settings import conf
-from ..settings.validators import OF_A_RESULT, refuse_unknown, validate_kept, validate_using
+from ..settings.validators import OF_A_RESULT, refuse_unknown, validate_kept
 from ..transport.ports import AsyncPort, SyncPort
 from ..transport.server import server_of
 
 T = TypeVar("T")
 
 
+class InitialiseOptions(TypedDict, total=False):
+    """The options of `initialise`."""
+
+    ttl: float | None
+    """For how many seconds the value stands; None (the default): without end."""
+    using: str
+    """An alias of CACHES that leads to a Redis."""
+    scope: None
+    """None: the name has no scope, whatever the setting `SCOPE` says."""
+
+
 @overload
-def initialise(
-    name: str, value: Callable[[], T], *, ttl: float | None = None, using: str = ...
-) -> T: ...
+def initialise(name: str, value: Callable[[], T], **options: Unpack[InitialiseOptions]) -> T: ...
 @overload
-def initialise(name: str, value: T, *, ttl: float | None = None, using: str = ...) -> T: ...
-def initialise(
-    name: str, value: Any, *, ttl: float | None = None, using: str = UNSET, **unknown: object
-) -> Any:
+def initialise(name: str, value: T, **options: Unpack[InitialiseOptions]) -> T: ...
+def initialise(name: str, value: Any, **options: Unpack[InitialiseOptions]) -> Any:
     """Give `name` its first value unless it has one. Return the value that stands.
 
     `value` is anything that JSON can write. Every caller gets it as JSON reads it: a tuple comes
@@ -41,36 +47,33 @@ def initialise(
     is taken. Raises `LockUnavailable`; `LockError` if something else was written in its place;
     `TypeError` if JSON can't write the value.
     """
-    refuse_unknown(unknown, "initialise", OF_A_RESULT)
-    return run(_initialise(SyncPort, name, value, ttl, using))
+    return run(_initialise(SyncPort, name, value, {**options}))
 
 
 @overload
 async def ainitialise(
-    name: str, value: Callable[[], Awaitable[T]], *, ttl: float | None = None, using: str = ...
+    name: str, value: Callable[[], Awaitable[T]], **options: Unpack[InitialiseOptions]
 ) -> T: ...
 @overload
 async def ainitialise(
-    name: str, value: Callable[[], T], *, ttl: float | None = None, using: str = ...
+    name: str, value: Callable[[], T], **options: Unpack[InitialiseOptions]
 ) -> T: ...
 @overload
-async def ainitialise(name: str, value: T, *, ttl: float | None = None, using: str = ...) -> T: ...
-async def ainitialise(
-    name: str, value: Any, *, ttl: float | None = None, using: str = UNSET, **unknown: object
-) -> Any:
+async def ainitialise(name: str, value: T, **options: Unpack[InitialiseOptions]) -> T: ...
+async def ainitialise(name: str, value: Any, **options: Unpack[InitialiseOptions]) -> Any:
     """`initialise` for coroutines; a function may be a coroutine function, too."""
-    refuse_unknown(unknown, "ainitialise", OF_A_RESULT)
-    return await _initialise(AsyncPort, name, value, ttl, using)
+    return await _initialise(AsyncPort, name, value, {**options})
 
 
 async def _initialise(
-    port_type: type[SyncPort | AsyncPort], name: str, value: Any, ttl: float | None, using: str
+    port_type: type[SyncPort | AsyncPort], name: str, value: Any, given: dict[str, Any]
 ) -> Any:
-    ttl = validate_kept(ttl)
-    explicit = {} if using is UNSET else {"using": validate_using(using)}
-    own = f"initialise:{validate_name(name)}"
-    keys = Keys.of(conf.prefix(), own)
-    port = port_type(server_of(conf.policy(own, explicit).using))
+    ttl = validate_kept(given.pop("ttl", None))
+    of_lock = {option: given.pop(option) for option in ("using", "scope") if option in given}
+    refuse_unknown(given, "initialise", OF_A_RESULT)
+    lock = Lock(f"initialise:{validate_name(name)}", **of_lock)
+    keys = lock._keys()
+    port = port_type(server_of(lock._policy().using))
     if callable(value):
         stands = await record.read(port, keys)
         if stands is not None:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Unpack
 
 from ..base import label
-from ..base.exceptions import LockReentered
 from ..base.holder import Holder
 from ..lease.lease import Lease
 from ..lease.lock import Lock, OnConflict_co, Options
 from ..lease.watchdog import held
 from ..primitives import multi, mutex, permits
 from ..primitives.contract import Primitive, Sight
-from ..primitives.keys import Keys, validate_name
+from ..primitives.keys import Keys, KeysTogether, validate_name
 from ..settings import conf, kinds
 from ..settings.naming import name_maker
 from ..settings.policy import Policy
@@ -65,9 +64,7 @@ class MultiLock(FunctionDecorator[OnConflict_co], Lock):
     @property
     def name(self) -> str:
         """All names in one text, for people and for the entries of `LOCKS`."""
-        names = self.names
-        others = f" and {len(names) - SHOWN} others" if len(names) > SHOWN else ""
-        return ", ".join(names[:SHOWN]) + others
+        return _in_one_text(self.names)
 
     def _name_maker(self, function: Callable[..., Any]) -> Callable[..., tuple[str, ...]]:
         if callable(self._template):
@@ -94,21 +91,25 @@ class MultiLock(FunctionDecorator[OnConflict_co], Lock):
         after_loss = "wait" if "wait" in own else policy.after_loss
         return kinds.guarded(policy._replace(after_loss=after_loss), clustered)
 
-    def _keys(self, policy: Policy | None = None) -> Keys:  # noqa: ARG002
-        return Keys.of(conf.prefix(), self.name)  # no key of Redis: it carries the name
+    def _keys(self, policy: Policy | None = None) -> KeysTogether:  # noqa: ARG002
+        said = {"scope": None} if "scope" in self._explicit else {}
+        parts = [kinds.keys(conf.policy(name, said), name, clustered) for name in self.names]
+        keys = KeysTogether.of(conf.prefix(), _in_one_text([its.name for its in parts]))
+        keys.parts = tuple(parts)
+        return keys
 
-    def _parts(self) -> tuple[Keys, ...]:
-        prefix = conf.prefix()
-        return tuple(Keys.of(prefix, name) for name in self.names)
+    def _parts(self, keys: Any) -> tuple[Keys, ...]:
+        return keys.parts  # type: ignore[no-any-return]
 
     def _held(
         self,
         server: Server,
-        keys: Keys,  # noqa: ARG002
+        keys: Any,
         primitive: Primitive,
         me: label.Holding,
+        wait: float | None,
     ) -> Lease | None:
-        there = [held(server, its.lock, me) for its in self._parts()]
+        there = [held(server, its.lock, me) for its in keys.parts]
         mine = [
             lease
             for leases in there
@@ -118,18 +119,24 @@ class MultiLock(FunctionDecorator[OnConflict_co], Lock):
         ]
         own = next((lease for lease in mine if lease._lifetime.alive), None)
         if own is not None and not all(own in leases for leases in there):
-            raise LockReentered(own.name, own.label, ADVICE)
-        return self._held_already(primitive, [own] if own else [], me)
+            self._refuse_own(own, wait, ADVICE)
+            return None
+        return self._held_already(primitive, [own] if own else [], me, wait)
 
     async def _look(self, port_type: type[SyncPort | AsyncPort]) -> list[Sight]:
         port = port_type(server_of(self._policy().using))
-        return [sight for keys in self._parts() for sight in await multi.holders(port, keys)]
+        return [sight for keys in self._keys().parts for sight in await multi.holders(port, keys)]
 
     async def _clear(self, *_: object) -> Holder | None:
         raise TypeError(
             "The names of a MultiLock may have several holders. Clear the name that you mean, "
             f"with redis_lock({self.names[0]!r}).clear(reason=…)"
         )
+
+
+def _in_one_text(names: Sequence[str]) -> str:
+    others = f" and {len(names) - SHOWN} others" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + others
 
 
 def _listed(names: Any) -> list[Any]:

@@ -21,9 +21,11 @@ from typing import Any, Literal, TypedDict, Unpack
 
 from ..base import label
 from ..base.exceptions import LockNotAcquired
+from ..lease.holds import Running
 from ..lease.lease import Lease
 from ..lease.lock import Lock, call, refuse_event_loop
 from ..lease.sides import beside_orm
+from ..lease.watchdog import watchdog
 from ..primitives import record
 from ..primitives.contract import run
 from ..primitives.keys import validate_name
@@ -64,6 +66,11 @@ class OnceOptions(TypedDict, total=False):
     """When the work is done: when the block ends, or when the transaction around it commits."""
     using: str
     """An alias of CACHES that leads to a Redis."""
+    scope: None
+    """None: the name has no scope, whatever the setting `SCOPE` says."""
+
+
+_OF_LOCK = ("release", "using", "scope")
 
 
 class once(FunctionDecorator[Literal["skip"]]):
@@ -109,14 +116,15 @@ class once(FunctionDecorator[Literal["skip"]]):
         wait = validate_wait(given.pop("wait", 0))
         on_conflict = given.pop("on_conflict", "skip" if wait == 0 else "raise")
         on_failure = given.pop("on_failure", "retry")
-        of_lock = {option: given.pop(option) for option in ("release", "using") if option in given}
+        of_lock = {option: given.pop(option) for option in _OF_LOCK if option in given}
         refuse_unknown(given, type(self).__name__, OF_A_RESULT | WAIT)
         self._template = name
         self._ttl = validate_kept(ttl)
         self._skips = _one_of(on_conflict, "on_conflict", "skip", "raise") == "skip"
         self._retries = _one_of(on_failure, "on_failure", "retry", "lose") == "retry"
         self._lock = redis_lock(wait=wait, **of_lock)._of_kind("mutex")._advising(INSIDE)
-        self._entered: list[tuple[label.Holding, Any]] = []
+        self._entered: Running[Any, label.Holding] = Running()
+        """The blocks that were entered and not left, in order, and by whom."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._template!r}>"
@@ -137,7 +145,7 @@ class once(FunctionDecorator[Literal["skip"]]):
     def __enter__(self) -> bool:
         block = self._block(self._named())
         first = block.__enter__()
-        self._entered.append((label.holder(), block))
+        self._entered[block] = label.holder()
         return first
 
     def __exit__(self, *error: Any) -> None:
@@ -146,7 +154,7 @@ class once(FunctionDecorator[Literal["skip"]]):
     async def __aenter__(self) -> bool:
         block = self._ablock(self._named())
         first = await block.__aenter__()
-        self._entered.append((label.holder(), block))
+        self._entered[block] = label.holder()
         return first
 
     async def __aexit__(self, *error: Any) -> None:
@@ -206,11 +214,11 @@ class once(FunctionDecorator[Literal["skip"]]):
 
     def _innermost(self) -> Any:
         # Threads and tasks may share this object, and one may leave what another has entered.
-        me = label.holder()
-        mine = [entry for entry in self._entered if entry[0] is me]
-        entry = (mine or self._entered)[-1]
-        self._entered.remove(entry)
-        return entry[1]
+        me, entered = label.holder(), self._entered.copy()
+        mine = [block for block, by in entered.items() if by is me]
+        block = (mine or [*entered])[-1]
+        del self._entered[block]
+        return block
 
     # The coroutines that the twins share.
 
@@ -237,15 +245,12 @@ class once(FunctionDecorator[Literal["skip"]]):
             raise
 
     async def _acquire(self, lock: Lock, port_type: type[SyncPort | AsyncPort]) -> Lease:
-        try:
-            return await acquire_unless_recorded(port_type, lock, _answers, pattern=IS_DONE)
-        except LockNotAcquired as conflict:
-            if conflict.holder.owner != label.owner(label.holder()):
-                raise
-        # This very thread or task holds the lock: its transaction was just rolled back, and the
-        # watchdog has not released the lease yet.
-        wait = lock._policy().wait
-        wait = None if wait is None else max(wait, ROLLBACK_RELEASE)
+        policy = lock._policy()
+        wait = policy.wait
+        if wait is not None and watchdog(server_of(policy.using)).owes(lock.name):
+            # A transaction of this process was just rolled back: nobody does the work any more,
+            # and the lock is about to be released.
+            wait = max(wait, ROLLBACK_RELEASE)
         return await acquire_unless_recorded(port_type, lock, _answers, pattern=IS_DONE, wait=wait)
 
     async def _forget(self, port_type: type[SyncPort | AsyncPort]) -> None:

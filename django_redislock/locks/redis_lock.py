@@ -8,8 +8,6 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Unpack
 
-from django.conf import settings
-
 from ..lease.lock import Lock, OnConflict_co, Options
 from ..primitives.keys import validate_key, validate_name
 from ..settings import conf
@@ -24,7 +22,7 @@ class redis_lock(FunctionDecorator[OnConflict_co], Lock):
     as `"invoice:{invoice.pk}"`, by a function of the arguments, or by default it is the function's
     dotted path.
 
-    Times are seconds. All arguments but the last four have a setting of the same name, which
+    Times are seconds. All arguments but the last five have a setting of the same name, which
     decides where the argument is not given; docs/settings.md has a table of both.
 
     * `using`: the alias of CACHES; by default "default".
@@ -43,7 +41,11 @@ class redis_lock(FunctionDecorator[OnConflict_co], Lock):
       that asks; "wait" gives it to nobody new for one `ttl`.
     * `timestamp_key`: the key of a `TimestampLock` to hold as well, for as long as old clients
       know no other lock; `{name}` in it stands for the name.
+    * `scope`: None leaves the scope, such as a tenant, out of the name; by default the setting
+      decides.
     * `label`: where the lock is taken, for people; by default the line of code.
+    * `stacklevel`: the line of code that becomes the label; by default 1, the line that takes the
+      lock. 2: the line that calls the function with that line.
     * `reentrant`: the thread or task that holds the lock may take it again; by default False.
     * `on_lost`: called with the lease, in a thread of its own, when the lease is lost.
     * `cancel_on_lost`: cancel the asyncio task that holds the lease when it is lost; by default
@@ -67,7 +69,7 @@ class redis_lock(FunctionDecorator[OnConflict_co], Lock):
             self._explicit["timestamp_key"] = validate_key(timestamp_key, "timestamp_key")
         self._template = name
         if isinstance(name, str):
-            if _for_developers():
+            if conf.for_developers():
                 # Not __del__: Python would drop a signal's exception that comes while it runs.
                 finalizer = weakref.finalize(self, _warn_if_unused, self.__dict__, repr(self))
                 finalizer.atexit = False
@@ -108,11 +110,3 @@ def _warn_if_unused(attributes: dict[str, Any], lock: str) -> None:
             RuntimeWarning,
             stacklevel=3,
         )
-
-
-def _for_developers() -> bool:
-    """Whether a developer would see a warning: in DEBUG, or in tests (Django makes an outbox)."""
-    if "outbox" in getattr(sys.modules.get("django.core.mail"), "__dict__", ()):
-        return True
-    debug = conf.cached("DEBUG")
-    return settings.configured and bool(settings.DEBUG) if debug is None else bool(debug)

@@ -22,10 +22,10 @@ import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from inspect import signature
 from typing import Any, Literal, NamedTuple, Protocol
 
 from ..base import fork, label
+from ..base.callables import Parameters
 from ..base.clock import now
 from ..base.exceptions import ComputationFailed, LeaseLost
 from ..lease.lease import Lease
@@ -90,6 +90,7 @@ class single_flight(FunctionDecorator[Literal["raise"]]):
         *,
         wait: float | None = UNSET,
         using: str = UNSET,
+        scope: None = UNSET,
         serializer: Serializer = json,
         **unknown: object,
     ) -> None:
@@ -102,8 +103,9 @@ class single_flight(FunctionDecorator[Literal["raise"]]):
                 )
         self._template = name
         self._ttl = validate_kept(ttl)
-        self._serializer = serializer
-        options: Any = {"wait": wait, "using": using}
+        # The functions, since a module can't be pickled or copied.
+        self._dumps, self._loads = serializer.dumps, serializer.loads
+        options: Any = {"wait": wait, "using": using, "scope": scope}
         given = {option: value for option, value in options.items() if value is not UNSET}
         self._lock = redis_lock(release="exit", **given)._of_kind("mutex")._advising(INSIDE)
 
@@ -118,7 +120,7 @@ class single_flight(FunctionDecorator[Literal["raise"]]):
     ) -> Callable[..., Any]:
         if kind.endswith("generator"):
             raise TypeError(f"single_flight shares one result, and {function!r} is a {kind}")
-        if self._template is None and signature(function).parameters:
+        if self._template is None and Parameters(function).left():
             raise TypeError(
                 f"single_flight needs a name for {function!r}, since its results depend on its "
                 f"arguments: @single_flight('rates:{{currency}}')"
@@ -157,13 +159,13 @@ class single_flight(FunctionDecorator[Literal["raise"]]):
 
     def _result(self, lease: Lease, value: Any) -> _Result:
         try:
-            payload = self._serializer.dumps(value)
+            payload = self._dumps(value)
             if not isinstance(payload, str | bytes):
                 raise TypeError(f"dumps returned {type(payload).__name__}, not str or bytes")
         except (TypeError, ValueError) as error:  # what serializers raise
             raise TypeError(
-                f"The result of {lease.name!r} can't be shared: {error}. Return what "
-                f"{self._serializer!r} can write, or give single_flight another serializer."
+                f"The result of {lease.name!r} can't be shared: {error}. Return what the "
+                f"serializer can write, or give single_flight another serializer."
             ) from error
         if isinstance(payload, str):
             return _Result(lease.fencing_token, "text", payload.encode())
@@ -174,7 +176,7 @@ class single_flight(FunctionDecorator[Literal["raise"]]):
         if result.failed:
             raise result.error(caller.lock.name)
         text = result.payload.decode() if result.kind == "text" else result.payload
-        return self._serializer.loads(text)
+        return self._loads(text)
 
 
 KEPT = "^%d+|[bt][ey][xt][te]s?|"

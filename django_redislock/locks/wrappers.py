@@ -8,6 +8,7 @@ from typing import Any
 
 from ..base.exceptions import LockNotAcquired
 from ..lease.current import Steps
+from ..lease.holds import Entered, Hold
 from ..lease.lease import Lease
 from ..lease.lock import UNSET, Lock, call, refuse_event_loop
 from ..primitives.contract import run
@@ -84,13 +85,8 @@ def _wrap_generator(function: Callable[..., Any], lock_for: LockFor) -> Callable
         except LockNotAcquired as conflict:
             instead = _settle(lock, conflict)
             return None if instead is None else (yield from instead)
-        try:
-            result = yield from _Inside(function(*args, **kwargs), lease)
-        except BaseException as error:
-            lease._leave(error)
-            raise
-        lease._leave(None)
-        return result
+        with _Generator(lease) as hold:
+            return (yield from _Inside(function(*args, **kwargs), hold))
 
     return locked
 
@@ -106,10 +102,10 @@ def _wrap_async_generator(function: Callable[..., Any], lock_for: LockFor) -> Ca
                 async for item in instead:
                     yield item
             return
-        try:
+        async with _Generator(lease) as hold:
             # Written out, since asynchronous generators have no `yield from`.
             generator = function(*args, **kwargs)
-            step, value, inside = generator.asend, None, Steps(lease)
+            step, value, inside = generator.asend, None, Steps(hold)
             while True:
                 with inside:
                     try:
@@ -125,20 +121,33 @@ def _wrap_async_generator(function: Callable[..., Any], lock_for: LockFor) -> Ca
                     raise
                 except BaseException as error:
                     step, value = generator.athrow, error
-        except BaseException as error:
-            await lease._aleave(error)
-            raise
-        await lease._aleave(None)
 
     return locked
 
 
-class _Inside(Generator[Any, Any, Any]):
-    """A generator with `lease` as the current lease while it runs."""
+class _Generator(Entered):
+    """A generator that holds `lease`."""
 
-    def __init__(self, generator: Generator[Any, Any, Any], lease: Lease) -> None:
+    def __init__(self, lease: Lease) -> None:
+        self._lease = lease
+
+    def __enter__(self) -> Hold:
+        self._hold = self._lease._enter(current=False)
+        return self._hold
+
+    async def __aenter__(self) -> Hold:
+        return self.__enter__()
+
+    def _leaving(self) -> tuple[Hold, Lease]:
+        return self._hold, self._lease
+
+
+class _Inside(Generator[Any, Any, Any]):
+    """A generator with `hold` as the innermost block while it runs."""
+
+    def __init__(self, generator: Generator[Any, Any, Any], hold: Hold) -> None:
         self._generator = generator
-        self._inside = Steps(lease)
+        self._inside = Steps(hold)
 
     def send(self, value: Any) -> Any:
         with self._inside:

@@ -53,7 +53,7 @@ def find(
     It may have an alias of its own in the settings, or be a Redlock. If nobody holds a lock of
     that name, it may be the key of a `cache.lock()`.
     """
-    using = options["using"] or conf.policy(name, {}).using
+    using = options["using"] or conf.policy(conf.written(name), {}).using
     by_key = Inspector(aliases_of(using)[0], cache_locks=True)
     if options["cache_locks"]:
         return by_key, by_key.get(name)
@@ -114,7 +114,7 @@ def operator() -> str:
     """Return who runs this command: user@host, as the operating system knows them."""
     try:
         user = getpass.getuser()
-    except (KeyError, OSError):  # in a container users often have no names
+    except (KeyError, OSError, ImportError):  # in a container users often have no names
         user = f"uid {os.getuid()}" if hasattr(os, "getuid") else "somebody"
     return label.clean(f"{user}@{socket.gethostname()}")
 
@@ -147,7 +147,15 @@ def command_line(subcommand: str, given: Mapping[str, Any], names: Sequence[str]
             words.append(f"--{term}" if value is True else f"--{term}={value}")
     if any(name.startswith("-") for name in names):
         words.append("--")
-    return shlex.join([*words, *names])
+    return " ".join(map(_word, [*words, *names]))
+
+
+def _word(text: str) -> str:
+    """Quote a word for a shell; one with characters that can't be seen for bash, zsh and ksh."""
+    if text.isprintable():
+        return shlex.quote(text)
+    seen = (c if c.isprintable() and c not in "\\'" else f"\\U{ord(c):08x}" for c in text)
+    return f"$'{''.join(seen)}'"
 
 
 # Types of arguments, for argparse.

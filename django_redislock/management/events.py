@@ -7,25 +7,40 @@ from __future__ import annotations
 
 import math
 import os
-import select
 import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
 from django.core.management.base import CommandError
 
-FROM_TERMINAL = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
+from ..base import polling
+
+
+def _there(*names: str) -> tuple[signal.Signals, ...]:
+    """Return the signals that this system has. Windows has few of them."""
+    return tuple(getattr(signal, name) for name in names if hasattr(signal, name))
+
+
+FROM_TERMINAL = _there("SIGHUP", "SIGINT", "SIGQUIT", "SIGBREAK")
 """Signals that a terminal sends to its whole foreground group."""
 ENDING = (*FROM_TERMINAL, signal.SIGTERM)
 """Signals that end a program, unless it handles them."""
-PASSED_ON = (*ENDING, signal.SIGUSR1, signal.SIGUSR2)
+PASSED_ON = (*ENDING, *_there("SIGUSR1", "SIGUSR2"))
+_CHILD = _there("SIGCHLD")
 NUDGE = 0
 """The event of `Events.nudge`. No signal has this number."""
+
+
+def _mask(how: str, signals: Iterable[int]) -> set[int]:
+    """Change the signals that are blocked, and return those that were. Windows can block none."""
+    if not hasattr(signal, "pthread_sigmask"):
+        return set()
+    return {*signal.pthread_sigmask(getattr(signal, f"SIG_{how}"), signals)}
 
 
 def require_main_thread(who: str) -> None:
@@ -52,7 +67,7 @@ class Events:
         self._raises = True
 
     def __enter__(self) -> Events:
-        self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        self._mask = _mask("BLOCK", ())
         self._wakeup_before = signal.set_wakeup_fd(self._in.fileno(), warn_on_full_buffer=False)
         try:
             for number in PASSED_ON:
@@ -60,9 +75,10 @@ class Events:
                 # the child.
                 if signal.getsignal(number) is not signal.SIG_IGN:
                     self._before[number] = signal.signal(number, self._came)
-            self._before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, self._came)
+            for number in _CHILD:
+                self._before[number] = signal.signal(number, self._came)
             # Our parent may have blocked them: we would not notice the end of the program.
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, self._before)
+            _mask("UNBLOCK", self._before)
         except BaseException:  # of a signal that was pending, or that comes now
             self.__exit__()
             raise
@@ -70,7 +86,7 @@ class Events:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+        _mask("SETMASK", self._mask)
         self._leave()
 
     def _leave(self) -> None:
@@ -85,7 +101,7 @@ class Events:
 
     def _came(self, number: int, _frame: FrameType | None) -> None:
         # The interpreter has already written the number to the pipe.
-        if self._raises and number != signal.SIGCHLD:
+        if self._raises and number not in _CHILD:
             self._raises = False  # a second signal must not interrupt the cleanup after the first
             raise Interrupted(number)
 
@@ -95,11 +111,11 @@ class Events:
 
         A `preexec_fn` that sets the mask in the child would not be safe beside other threads.
         """
-        ours = signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+        ours = _mask("SETMASK", self._mask)
         try:
             yield
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, ours)
+            _mask("SETMASK", ours)
 
     def collect(self) -> None:
         """From here on signals wait for `next()`; they raise no `Interrupted`."""
@@ -115,8 +131,8 @@ class Events:
         while True:
             left = None if until is None else max(0.0, until - time.monotonic())
             # Not select(), which knows only the first 1024 descriptors of a process.
-            poll = select.poll()
-            poll.register(self._out, select.POLLIN)
+            poll = polling.poll()
+            poll.register(self._out, polling.POLLIN)
             if poll.poll(None if left is None else math.ceil(left * 1000)):
                 return self._out.recv(1)[0]
             if left == 0:
@@ -125,7 +141,7 @@ class Events:
     def leave_to_parent(self) -> None:
         """Give a forked child its own signals."""
         self._leave()
-        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+        _mask("SETMASK", self._mask)
 
 
 _listening: set[Events] = set()
@@ -134,11 +150,11 @@ _forking = threading.local()
 
 def _before_fork() -> None:
     # A child shares our pipe, so its signals would arrive here: block them until it has left.
-    _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON if _listening else ())
+    _forking.mask = _mask("BLOCK", PASSED_ON if _listening else ())
 
 
 def _after_fork_in_parent() -> None:
-    signal.pthread_sigmask(signal.SIG_SETMASK, _forking.mask)
+    _mask("SETMASK", _forking.mask)
 
 
 def _after_fork_in_child() -> None:
@@ -146,8 +162,9 @@ def _after_fork_in_child() -> None:
         events.leave_to_parent()
 
 
-os.register_at_fork(
-    before=_before_fork,
-    after_in_parent=_after_fork_in_parent,
-    after_in_child=_after_fork_in_child,
-)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_before_fork,
+        after_in_parent=_after_fork_in_parent,
+        after_in_child=_after_fork_in_child,
+    )

@@ -10,12 +10,14 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 from ..base import label, tokens
 from ..base.clock import now
 from ..base.exceptions import LeaseLost, LockError, LockUnavailable
 from ..lease import claims
 from ..lease.cancellation import Cancellation
+from ..lease.holds import Hold
 from ..lease.lease import Lease
 from ..lease.lock import call
 from ..primitives import ledger, mutex
@@ -34,8 +36,8 @@ WRITE_END_WITHIN = 60.0
 
 STOPPED = "its scheduler was stopped"
 
-HoldOn = Callable[[Lease, float], None]
-"""Called with a lease that must be held for so many seconds more."""
+HoldOn = Callable[[Callable[[], None], float], None]
+"""Called with what releases a lock, which must be held for so many seconds more."""
 
 
 class JobRun:
@@ -45,6 +47,8 @@ class JobRun:
     """The lock. Set when the run was granted."""
     info: RunInfo
     """The run as the ledger has it. Set when the run was granted."""
+    cancellation: Cancellation | None = None
+    """Of a coroutine that runs."""
 
     def __init__(self, job: Job, wanted: Wanted) -> None:
         self.job = job
@@ -96,10 +100,11 @@ class JobRun:
         server = self.server
         try:
             me, policy = label.holder(), self.policy._replace(release="exit")
-            lease = Lease(server, self.claim, self.grant, policy, me)
+            hold = Hold(me)
+            lease = Lease(server, self.claim, self.grant, policy, hold)
             lease.check()
             if isinstance(me, asyncio.Task):
-                lease._cancellation = Cancellation(me, depth=1)
+                self.cancellation = hold.cancellation = Cancellation(me)
             lease._watched()
             fence, port = self.grant.fencing_token, port_type(server)
             await claims.report(
@@ -172,8 +177,9 @@ class JobRun:
         """Hold the lock until `at_least_for` is over, if the job took less."""
         left = lease._grant.sent + self.job.at_least_for - now()
         if left > 0 and lease._lifetime.lost is None:
-            lease._holds.outlive()
-            hold_on(lease, left)
+            hold = Hold(None, outlives=True)
+            lease._add(hold)
+            hold_on(partial(lease._settle, hold), left)
 
 
 def _outcome(lease: Lease, error: BaseException | None) -> tuple[RunOutcome, str]:
@@ -217,8 +223,8 @@ async def aperform(job_run: JobRun, hold_on: HoldOn) -> RunInfo | None:
                 await job_run.job.function()
             except BaseException as raised:
                 error = raised
-            if lease._cancellation is not None:
-                lease._cancellation.disarm()  # the job has ended: there is nothing left to cancel
+            if job_run.cancellation is not None:
+                job_run.cancellation.disarm()  # the job has ended: nothing is left to cancel
             ended = await job_run.end(port, lease, error)
             job_run.hold_on(lease, hold_on)
     except LeaseLost as lost:

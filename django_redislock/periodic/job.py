@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import tzinfo
 from hashlib import sha256
 from typing import Any, Literal, TypedDict
 
+from ..base.callables import kind_of
 from ..primitives.keys import Keys
 from ..primitives.ledger import REQUEST_GOOD_FOR, RunRequest, Wanted
 from ..settings import conf
@@ -81,7 +81,7 @@ class Job:
 
     @property
     def asynchronous(self) -> bool:
-        return inspect.iscoroutinefunction(self.function)
+        return kind_of(self.function) == "coroutine"
 
     @property
     def retries(self) -> bool:

@@ -9,9 +9,9 @@ async def sync(): ...
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar, Unpack
 
 from django.core.exceptions import ImproperlyConfigured
@@ -19,6 +19,7 @@ from django.utils.module_loading import autodiscover_modules
 from django.utils.timezone import get_default_timezone
 
 from ..base import label
+from ..base.callables import Parameters, kind_of, written
 from ..primitives.keys import validate_name
 from ..settings import conf
 from ..settings.policy import JOB_VALIDATORS
@@ -45,17 +46,18 @@ def periodic(
 
     def decorate(function: F) -> F:
         call = _callable(function)
-        written = inspect.unwrap(call)  # without decorators
-        where = label.of_function(written)
+        if not callable(call):
+            raise TypeError(f"a periodic job must be a function, not {function!r}")
+        where = label.of_function(call)
         values: dict[str, Any] = {**options}
         name = values.pop("name", None)
-        name = label.dotted_path(written) if name is None else name
+        name = label.dotted_path(written(call)) if name is None else name
         given = {"schedule": schedule, "every": every}
         values |= {what: value for what, value in given.items() if value is not None}
         try:
             job = _job(name, call, where, values)
             known = _registry.get(name)
-            if known is not None and (known.where != where or _made_twice(known, written)):
+            if known is not None and (known.where != where or _made_twice(known, call)):
                 raise ValueError(
                     f"another job at {known.where} has this name; write name=… for one of them"
                 )
@@ -72,11 +74,11 @@ def periodic(
     return decorate
 
 
-def _made_twice(known: Job, written: Any) -> bool:
+def _made_twice(known: Job, call: Any) -> bool:
     """Whether a factory made both functions: they share their code object. A reloaded module has
     the same function at the same place, with a new code object."""
-    code = getattr(written, "__code__", None)
-    return code is not None and code is getattr(inspect.unwrap(known.function), "__code__", None)
+    code = getattr(written(call), "__code__", None)
+    return code is not None and code is getattr(written(known.function), "__code__", None)
 
 
 def _job(name: Any, call: Callable[[], Any], where: str, given: dict[str, Any]) -> Job:
@@ -155,30 +157,24 @@ def _callable(function: Any) -> Callable[[], Any]:
     if enqueue is None or not hasattr(function, "module_path"):
         return function  # type: ignore[no-any-return]
 
-    def call() -> Any:
-        return enqueue()
+    def call(*args: Any) -> Any:
+        return enqueue(*args)
 
-    call.__wrapped__ = function.func  # type: ignore[attr-defined]
+    work = function.func
+    if getattr(function, "takes_context", False):
+        work = partial(work, None)
+    call.__wrapped__ = work  # type: ignore[attr-defined]
     return call
 
 
 def _validate(function: Any, call: Callable[[], Any]) -> None:
-    if not callable(call) or isinstance(function, type):
+    if isinstance(function, type):
         raise TypeError(f"a periodic job must be a function, not {function!r}")
     if isinstance(function, staticmethod | classmethod):
         raise TypeError("a periodic job must be a function of a module, not a method")
-    written = inspect.unwrap(call)
-    if inspect.isgeneratorfunction(written) or inspect.isasyncgenfunction(written):
+    if kind_of(written(call)).endswith("generator"):
         raise TypeError("a periodic job must not be a generator: nothing would consume its values")
-    parameters = list(inspect.signature(written).parameters.values())
-    if getattr(function, "takes_context", False):
-        del parameters[0]
-    needed = [
-        p.name
-        for p in parameters
-        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
-    ]
-    if needed:
+    if needed := Parameters(call).needed():
         raise TypeError(
             f"a periodic job is called without arguments, and this function needs "
             f"{', '.join(needed)}; give them defaults, or decorate a function that calls it"

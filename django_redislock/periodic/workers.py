@@ -8,13 +8,14 @@ import queue
 import threading
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 from asgiref.sync import ThreadSensitiveContext, sync_to_async
 from django.db import close_old_connections, connections
 
+from ..base import background
 from ..base.clock import now
 from ..base.rlocks import rlock
-from ..lease.lease import Lease
 from ..lease.watchdog import held
 from ..primitives.ledger import RunInfo, RunOutcome
 from ..transport.server import server_of
@@ -28,7 +29,8 @@ CLOSE_WITHIN = 2.0
 
 
 class Workers:
-    """Perform the runs of jobs, each at once.
+    """Perform the runs of jobs, each at once. If no thread can be started for that, `start` ends
+    with the run.
 
     `freed` is called, from any thread, when a worker has become free.
     """
@@ -44,7 +46,8 @@ class Workers:
         self._busy: dict[str, JobRun] = {}
         self._waiting: set[str] = set()
         """Ids of coroutines that have not begun."""
-        self._kept: dict[Lease, float] = {}
+        self._kept: dict[Callable[[], None], float] = {}
+        """What releases a lock, and when."""
         self.outcomes: Counter[RunOutcome | None] = Counter()
         """How many runs ended in each way; `None` if the end could not be written."""
         self._changing = rlock()
@@ -73,14 +76,19 @@ class Workers:
             if job_run.job.asynchronous:
                 self._waiting.add(job_run.id)
         if job_run.job.asynchronous:
-            self._running_loop().call_soon_threadsafe(self._begin, job_run)
+            loop = self._running_loop()
+            if loop is None:
+                asyncio.run(self._aserve(job_run))
+            else:
+                loop.call_soon_threadsafe(self._begin, job_run)
             return
         if self._started < self._threads:
-            self._started += 1
-            # A daemon: a job that hangs must not keep the process from ending.
-            name = f"redislock-periodic-{self._started}"
-            threading.Thread(target=self._serve, name=name, daemon=True).start()
-        self._work.put(job_run)
+            name = f"redislock-periodic-{self._started + 1}"
+            self._started += background.start(self._serve, name) is not None
+        if self._started:
+            self._work.put(job_run)
+        else:
+            self._run(job_run)
 
     def cancel(self) -> None:
         """Cancel the coroutines. Threads can't be stopped."""
@@ -100,17 +108,17 @@ class Workers:
         """Release the leases whose `at_least_for` is over. Returns the seconds until the next
         one."""
         with self._changing:
-            over = [lease for lease, until in self._kept.items() if now_all or until <= now()]
-            for lease in over:
-                del self._kept[lease]
+            over = [each for each, until in self._kept.items() if now_all or until <= now()]
+            for release in over:
+                del self._kept[release]
             left = min(self._kept.values(), default=float("inf")) - now()
-        for lease in over:
-            lease._settle()
+        for release in over:
+            release()
         return max(0.0, left)
 
-    def _keep(self, lease: Lease, seconds: float) -> None:
+    def _keep(self, release: Callable[[], None], seconds: float) -> None:
         with self._changing:
-            self._kept[lease] = now() + seconds
+            self._kept[release] = now() + seconds
 
     def _ended(self, job_run: JobRun, ended: RunInfo | None) -> None:
         with self._changing:
@@ -126,25 +134,30 @@ class Workers:
             job_run = self._work.get()
             if job_run is None:
                 return
-            ended = None
-            try:
-                _close_old_connections()
-                ended = perform(job_run, self._keep)
-            except BaseException:
-                logger.exception("A run of %r ended with an unexpected error", job_run.job.name)
-            finally:
-                _close_old_connections()
-                self._ended(job_run, ended)
+            self._run(job_run)
+
+    def _run(self, job_run: JobRun) -> None:
+        ended = None
+        try:
+            _close_old_connections()
+            ended = perform(job_run, self._keep)
+        except BaseException:
+            logger.exception("A run of %r ended with an unexpected error", job_run.job.name)
+        finally:
+            _close_old_connections()
+            self._ended(job_run, ended)
 
     # Coroutines.
 
-    def _running_loop(self) -> asyncio.AbstractEventLoop:
+    def _running_loop(self) -> asyncio.AbstractEventLoop | None:
+        """Return the loop of the coroutines, or None if no thread can be started for it."""
         if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            self._looping = threading.Thread(
-                target=_drive, args=[self._loop], name="redislock-periodic-loop", daemon=True
-            )
-            self._looping.start()
+            loop = asyncio.new_event_loop()
+            self._looping = background.start(partial(_drive, loop), "redislock-periodic-loop")
+            if self._looping is None:
+                loop.close()
+            else:
+                self._loop = loop
         return self._loop
 
     async def _end_loop(self) -> None:

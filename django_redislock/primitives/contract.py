@@ -110,6 +110,10 @@ class Port(Protocol):
     def own_inbox(self, keys: Keys) -> str:
         """Return the inbox of this process for a lock; "": none of its threads and tasks waits."""
 
+    def wake_neighbours(self, keys: Keys) -> None:
+        """Let the waiters of this process for a lock ask who has it, since nobody knows what came
+        of a release that names `own_inbox`."""
+
     async def hand_over(self, grants: Sequence[tuple[str, Grant]]) -> None:
         """Wake the waiters of this process that have these tokens: they hold the lock now, by
         these grants."""
@@ -145,6 +149,9 @@ class Claim:
     """An answer was lost, so a request may still be on its way."""
     given_back: bool = False
     """A release was sent whose answer was lost."""
+    released: tuple[str, ...] = ()
+    """The keys of its locks that were released. A release that is repeated, or that another one
+    overtakes, does not find them."""
     guarded: bool = False
     """After lost data the lock is not given to it for a ttl, and its lease is put back."""
     granted: Grant | None = None

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, Self
 
+from ..base import label
 from ..base.tokens import Secret
 
 MAX_NAME = 512
@@ -61,9 +62,11 @@ class Keys:
     timestamp_key: str = ""
     """The key of a timestamp lock that is taken together with this lock, as long as there are old
     clients."""
+    unscoped: str = field(default="", compare=False)
+    """The name without its scope, as the code writes it; "": it has no scope."""
 
     @classmethod
-    def of(cls, prefix: str, name: str) -> Keys:
+    def of(cls, prefix: str, name: str) -> Self:
         return cls(name, f"{prefix}:{{{name}}}", Index.at(prefix))
 
     @classmethod
@@ -165,6 +168,14 @@ class Keys:
         return ScriptKeys(self, token, ":holders")
 
 
+@dataclass(slots=True, unsafe_hash=True)
+class KeysTogether(Keys):
+    """The names of one lock with several names: no key of Redis, but their names in one text."""
+
+    parts: tuple[Keys, ...] = ()
+    """The keys of each name."""
+
+
 class ScriptKeys(Sequence[str]):
     """KEYS of a script, all of one lock. Most requests need only `packed`."""
 
@@ -236,9 +247,9 @@ def presence(index: str, process: str) -> str:
     return f"{index.removesuffix(':index')}:process:{process}"
 
 
-COUNTED = ("clearings", "untold")
-"""Ends of the keys that count: locks that operators have cleared, and handovers that no message
-announced to a waiter that listened."""
+COUNTED = ("clearings", "untold", "unreadable_clocks")
+"""Ends of the keys that count: locks that operators have cleared; handovers that no message
+announced to a waiter that listened; and fencing tokens that could not be read."""
 
 
 def counter(index: str, what: str) -> str:
@@ -272,13 +283,22 @@ def validate_name(name: object) -> str:
             f"name has {len(name)} characters, and {MAX_NAME} are allowed; "
             f"lock a digest of it instead: {name[:40]!r}…"
         )
-    if not name.isprintable():
-        raise ValueError(f"name contains characters that can't be printed: {name[:80]!r}")
+    if not label.is_harmless(name):
+        raise ValueError(
+            f"name contains characters that can't be printed, such as a line feed, or marks that "
+            f"turn text round: {name[:80]!r}"
+        )
     if "{" in name or "}" in name:
         # The braces are the hash tag of our keys. Refusing them also catches the
         # forgotten f, which would lock one literal name for all invoices.
         raise ValueError(
             f"name contains a brace: {name!r}. Braces mark the name in its Redis keys. Templates "
             f"are for decorators; in a with statement, write an f-string"
+        )
+    if " at 0x" in name:
+        # The text of an object that has none of its own, as in "import:{self}".
+        raise ValueError(
+            f"name contains the address of an object: {name[:80]!r}. Each object has its own, so "
+            f"the lock would exclude nobody. Write an attribute, such as {{self.pk}}"
         )
     return str.__str__(name)  # the value of an enum, not its name

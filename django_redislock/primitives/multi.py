@@ -124,21 +124,24 @@ class _Asking:
                 del self._asked[first]
 
     async def release(self, port: Port, claim: Claim) -> Refusal | None:
-        refusals: list[Refusal | None] = []
+        refusals: list[Refusal] = []
         unavailable = None
         groups = _groups(port, claim.parts)
-        for group in groups.values():
+        for first, group in groups.items():
             try:
-                refusals.append(await _give_back(port, claim, group, withdraw=claim.doubtful))
+                refusal = await _give_back(port, claim, group, withdraw=claim.doubtful)
             except LockUnavailable as error:
                 if _groups(port, claim.parts) != groups:  # as in `acquire`
                     return await self.release(port, claim)
                 unavailable = unavailable or error
+                continue
+            if refusal is None:
+                claim.released += (first,)
+            elif first not in claim.released:
+                refusals.append(refusal)
         if unavailable is not None:
-            # The others are released, and refuse the release that is repeated.
-            claim.given_back |= None in refusals
             raise unavailable
-        return next(filter(None, refusals), None)
+        return refusals[0] if refusals else None
 
 
 async def release(port: Port, claim: Claim) -> Refusal | None:

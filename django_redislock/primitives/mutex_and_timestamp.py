@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from ..base.clock import deadline
-from ..base.exceptions import LockNotAcquired, LockUnavailable
+from ..base.exceptions import LockError, LockNotAcquired, LockUnavailable
 from . import mutex
 from .asking import too_late
 from .contract import Claim, Grant, Refusal, Sight
@@ -53,6 +53,7 @@ def _second(claim: Claim) -> Claim:
 def _remember(claim: Claim, second: Claim) -> None:
     claim.doubtful |= second.doubtful
     claim.given_back |= second.given_back
+    claim.released += second.released
 
 
 async def acquire(
@@ -94,14 +95,14 @@ async def release(port: Port, claim: Claim, first: First = mutex) -> Refusal | N
     second = _second(claim)
     try:
         refusal = await WHOLE.release(port, second)
+    except LockUnavailable:
+        raise
+    except LockError:  # a key of a wrong type: nobody holds the timestamp lock
+        await first.release(port, claim)
+        raise
     finally:
         _remember(claim, second)
-    try:
-        return await first.release(port, claim) or refusal
-    except LockUnavailable:
-        # The timestamp lock is released, and refuses the release that is repeated.
-        claim.given_back |= refusal is None
-        raise
+    return await first.release(port, claim) or refusal
 
 
 async def extend(

@@ -109,7 +109,7 @@ class Permits:
     ) -> list[bool]:
         cleared = await port.script(
             "permits_clear",
-            [*keys.permits(""), *(keys.gone(token.decode()) for token in seen)],
+            [*keys.permits(""), *(keys.gone(one.decode(errors="replace")) for one in seen)],
             [tokens.word(), by, reason, *seen],
         )
         return [bool(one) for one in cleared]

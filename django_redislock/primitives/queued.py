@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from ..base.clock import deadline
 from ..base.exceptions import LockError, LockNotAcquired, LockUnavailable
 from ..base.holder import Holder
+from ..base.label import number
 from . import guard
 from .asking import milliseconds, too_late, twice
 from .contract import Claim, Grant, Refusal, Word
@@ -56,9 +57,15 @@ class Script(NamedTuple):
         own_inbox = port.own_inbox(claim.keys)
         args = [claim.token, int(claim.doubtful), own_inbox, *self.more]
         sent = port.now()
-        released, *rest = await port.script(self.name, self.keys, args)
+        try:
+            released, *rest = await port.script(self.name, self.keys, args)
+        except BaseException:
+            # A waiter of this process may have the lock now, and no message says so.
+            port.wake_neighbours(claim.keys)
+            raise
         if not released:
-            return Refusal(*rest)
+            return None if claim.keys.lock in claim.released else Refusal(*rest)
+        claim.released += (claim.keys.lock,)
         now_us, granted = rest or (0, ())
         if granted:
             # The deadlines count from our sending, since these waiters have the same clock.
@@ -195,11 +202,13 @@ async def acquire(
                 raise Refusal(None, rest[0]).error(name)
             if code == -2:
                 raise _another_kind(name, claim, rest[0])
-            value, pttl, now_us, position, ticket_bytes, lasted_us, *number = rest
+            value, pttl, now_us, position, ticket_bytes, lasted_us, *holders = rest
             holder = Holder.parse(value or b"", pttl, int(now_us))
             if attempts.last:
-                lasted = None if lasted_us is None else max(0, int(lasted_us)) / 1e6
-                return LockNotAcquired(name, holder, attempts.waited, position, lasted, *number)
+                lasted_for = None if (us := number(lasted_us)) is None else us / 1e6
+                return LockNotAcquired(
+                    name, holder, attempts.waited, position, lasted_for, *holders
+                )
             attempts.busy(name, holder, position)
             ticket = ticket_bytes.decode()
             left = attempts.left

@@ -7,19 +7,30 @@ before the clock has passed the tokens of the rows.
 
 One key has the last token for all names, so all of them are raised together. On a cluster each
 name has a key of its own. A lease that is held keeps its token.
+
+If that key has something that no script wrote, the server's clock takes its place (`mend`). Rows
+may have seen larger tokens, so this is logged, and counted for the doctor.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..base import tokens
+from .keys import Index, Shared, counter
 
 if TYPE_CHECKING:
-    from .contract import Port
+    from .contract import Port, Word
     from .keys import Keys
 
-NOTHING_TO_DO, DONE, LOOKED = range(3)
+Ask = Callable[[str, Sequence[str], Sequence["Word"]], Awaitable[Any]]
+
+logger = logging.getLogger("django_redislock")
+
+NOTHING_TO_DO, DONE, LOOKED, UNREADABLE = range(4)
+COUNTER = "unreadable_clocks"
 
 
 class Raised(NamedTuple):
@@ -42,8 +53,32 @@ async def above(port: Port, keys: Keys, seen: int) -> Raised:
     return await _ask(port, keys, seen, yes=True)
 
 
+async def mend(ask: Ask, keys: Sequence[str]) -> None:
+    """Let a last fencing token that can't be read be the server's time. `ask` is `Port.script`,
+    and `keys` are those of a script that needs the token. Raises `LockUnavailable`."""
+    [clock] = (key for key in keys if type(key) is Shared)
+    [index] = (key for key in keys if isinstance(key, Index))
+    if (await _raise(ask, [keys[0], clock, index], 0, yes=True)).code == UNREADABLE:
+        logger.warning(
+            "The key %r had no fencing token that can be read, so the next ones come from the "
+            "server's clock. Rows that have seen larger ones refuse new leases: see "
+            "`manage.py redislock fence`",
+            str(clock),
+        )
+        await ask("count", [counter(index, COUNTER)], [tokens.word(), 1])
+
+
+async def settle(port: Port, keys: Keys) -> None:
+    """Forget how many tokens could not be read: an operator has raised them above those of the
+    rows. Raises `LockUnavailable`."""
+    await port.script("record_delete", [counter(keys.index, COUNTER)], [tokens.word()])
+
+
 async def _ask(port: Port, keys: Keys, seen: int, *, yes: bool) -> Raised:
+    return await _raise(port.script, [keys.lock, keys.clock, keys.index], seen, yes=yes)
+
+
+async def _raise(ask: Ask, keys: Sequence[str], seen: int, *, yes: bool) -> Raised:
     args: list[str | int] = [tokens.word(), seen, int(yes)]
-    its = [keys.lock, keys.clock, keys.index]
-    code, now_us, next_ = await port.script("fence_raise", its, args)
+    code, now_us, next_ = await ask("fence_raise", keys, args)
     return Raised(code, int(now_us), int(next_))

@@ -37,27 +37,29 @@ SOMETIMES = {
 }
 """Commands that are sent only sometimes, and what needs them."""
 
-_LOCK = ("clock", "memory", "value", "lock", "index", "fence", "history")
+_FENCE = ("fence_last", "fence")
+_LOST = ("fence_last", "fence_lost")
+_LOCK = ("clock", "memory", "value", "lock", "index", *_FENCE, "history")
 _MUTEX = (*_LOCK, "mutex_grant", "queue")
 _GUARD = ("guard", "mutex_guard")
 _MULTI = (
-    *("clock", "memory", "value", "multi_keys", "index", "fence", "history", "mutex_grant"),
+    *("clock", "memory", "value", "multi_keys", "index", *_FENCE, "history", "mutex_grant"),
     *("queue", "multi"),
 )
 _LEASES = ("clock", "memory", "value", "leases_keys", "index")
 _PERMITS = (*_LOCK, "queue", "permits")
 _TIMESTAMP = ("clock", "memory", "value", "timestamp_keys", "index", "history", "timestamp")
-_LISTED = ("clock", "value", "inspection", "inspection_listed")
+_LISTED = ("clock", "broken", "inspection", "inspection_listed")
 _LEDGER = ("clock", "value", "ledger_key", "ledger")
 _LEDGERS = ("clock", "value", "ledger_keys", "ledger")
 
 PARTS: dict[str, tuple[str, ...]] = {
     "count": (),
-    "fence_raise": ("clock", "memory"),
+    "fence_raise": ("clock", "memory", "fence_last"),
     "inspection_count": (),
     "inspection_history": ("clock", "memory", "value"),
     "inspection_index": _LISTED,
-    "inspection_locks": ("clock", "value", "inspection"),
+    "inspection_locks": ("clock", "value", "broken", "inspection"),
     "inspection_page": _LISTED,
     "inspection_processes": (),
     "inspection_scan": (),
@@ -71,24 +73,25 @@ PARTS: dict[str, tuple[str, ...]] = {
     "ledger_read": _LEDGERS,
     "ledger_request": _LEDGER,
     "ledger_resume": ("clock", "ledger_key"),
+    "lock_mend": ("clock", "broken"),
     "multi_acquire": (*_MULTI, "mutex_confirm"),
     "multi_acquire_guarded": (*_MULTI, "mutex_confirm", "guard", "multi_guard"),
     "multi_release": (*_MULTI, "mutex_give_back"),
     "mutex_acquire": (*_MUTEX, "mutex_confirm", "mutex_ask"),
     "mutex_acquire_guarded": (*_MUTEX, "mutex_confirm", "mutex_ask", *_GUARD),
     "mutex_adopt": _LOCK,
-    "mutex_clear": (*_MUTEX, "types"),
+    "mutex_clear": _MUTEX,
     "mutex_expire": _LOCK,
-    "mutex_extend": ("clock", "value", "fence_lost"),
+    "mutex_extend": ("clock", "value", *_LOST),
     "mutex_holder": ("clock",),
-    "mutex_put_back": ("clock", "value", "fence_lost", "guard"),
+    "mutex_put_back": ("clock", "value", *_LOST, "guard"),
     "mutex_release": (*_MUTEX, "mutex_give_back"),
     "mutex_write_down": (*_LEASES, "history"),
     "permits_acquire": _PERMITS,
     "permits_adopt": _PERMITS,
-    "permits_clear": (*_PERMITS, "types"),
+    "permits_clear": _PERMITS,
     "permits_downgrade": _PERMITS,
-    "permits_extend": ("clock", "memory", "value", "fence_lost"),
+    "permits_extend": ("clock", "memory", "value", *_LOST),
     "permits_holders": ("clock",),
     "permits_release": _PERMITS,
     "permits_write_down": _LEASES,
@@ -125,7 +128,8 @@ GUARDED = "_guarded"
 file of the script without it, with more parts."""
 
 _FINDS_KEYS = {
-    *("inspection_index", "inspection_page", "inspection_scan", "inspection_urgent"),
+    *("inspection_index", "inspection_locks", "inspection_page", "inspection_scan"),
+    *("inspection_urgent", "lock_mend"),
 }
 """Scripts that look at keys which they find. Those of a single lock are given all their keys."""
 _ANY_KEY = "--!df flags=allow-undeclared-keys\n"

@@ -167,10 +167,10 @@ _REFUSED = _list(_flag, _MAYBE, _MAYBE)
 _HEIRS = _list(then=(_ascii, _number))
 _GRANTED = _list(_flag, _or_nil(_number), _time)
 _CONFIRMED = _list(_flag, _or_nil(_number), _time, _flag)
-_HOLDER = (_MAYBE, _integer, _time, _integer, _ascii, _or_nil(_number))
+_HOLDER = (_MAYBE, _integer, _time, _integer, _ascii, _MAYBE)
 _LOCK = _either(
     _plain_lock,
-    _list(_MAYBE, _integer, _integer, _integer, then=(_list(_text, _integer, _text),)),
+    _list(_MAYBE, _integer, _integer, _integer, _text, then=(_list(_text, _integer, _text),)),
 )
 _WITHDRAWN = _list(_integer, _text)
 _OTHER_KIND = _list(_integer, _ascii)
@@ -238,6 +238,7 @@ SHAPES: dict[str, Shape] = {
     "multi_acquire": _by_code(_multi_acquire(besides=2)),
     "multi_acquire_guarded": _by_code({**_multi_acquire(besides=3), 4: _PAUSED}),
     "multi_release": _by_code({0: _list(_flag, _MAYBE, _MAYBE, _one_of(_OF_SEVERAL)), 1: _done}),
+    "lock_mend": _list(then=(_text,)),
     "mutex_acquire": _by_code(_MUTEX_ACQUIRE),
     "mutex_acquire_guarded": _by_code({**_MUTEX_ACQUIRE, 4: _PAUSED}),
     "mutex_adopt": _ADOPT,

@@ -9,6 +9,7 @@ is enough to tune a job.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
 from . import kinds
+from .functions import SEPARATOR
 from .policy import DEFAULTS, JOB_VALIDATORS, Policy, Source, validators
 from .validators import Validator
 
@@ -151,6 +153,14 @@ def cached(name: str) -> Any:
     return object.__getattribute__(settings, "__dict__").get(name)
 
 
+def for_developers() -> bool:
+    """Whether a developer would see a warning: in DEBUG, or in tests (Django makes an outbox)."""
+    if "outbox" in getattr(sys.modules.get("django.core.mail"), "__dict__", ()):
+        return True
+    debug = cached("DEBUG")
+    return settings.configured and bool(settings.DEBUG) if debug is None else bool(debug)
+
+
 def _inside() -> object:
     """Return the object that override_settings() replaces, and that an assignment to `settings`
     changes. None: this Django has no such object, so `getattr` is used each time."""
@@ -208,6 +218,12 @@ def policy(name: str, explicit: Mapping[str, Any]) -> Policy:
     if explicit.get("kind", found.kind) != found.kind:
         found = found._replace(timestamp_key=None)  # it belongs to the kind in the entry
     return found._replace(**explicit)
+
+
+def written(name: str) -> str:
+    """Return a name of a list as the code writes it: without its scope, if it has one."""
+    _, _, rest = name.partition(SEPARATOR)
+    return rest if rest and policy(rest, {}).scope is not None else name
 
 
 def origins(name: str) -> dict[str, Setting]:

@@ -10,6 +10,7 @@ from ..primitives import mutex, mutex_and_timestamp, permits, timestamp
 from ..primitives.contract import Primitive
 from ..primitives.keys import Keys, refuse_untagged
 from ..primitives.redlock import Redlock
+from .functions import in_scope
 from .policy import Policy
 
 
@@ -67,15 +68,23 @@ def guarded(policy: Policy, clustered: Callable[[str], bool]) -> bool:
 
 
 def keys(policy: Policy, name: str, clustered: Callable[[str], bool]) -> Keys:
-    """Return the keys of a lock. Raises `ValueError` for a timestamp key that can't be locked
-    where `policy.using` is `clustered`."""
-    if policy.timestamp_key is None and policy.kind != "timestamp":
-        return Keys.of(policy.prefix, name)
+    """Return the keys of a lock, with the present scope in its name.
+
+    Raises `ValueError` for a timestamp key that can't be locked where `policy.using` is
+    `clustered`; and what `in_scope` raises.
+    """
     key = (policy.timestamp_key or "").replace("{name}", name)
     if policy.kind == "timestamp":
+        # Old clients know the key as it is written, so there is no scope in it.
         keys = of_timestamp = Keys.verbatim(policy.prefix, (key or name).encode())
     else:
-        keys = replace(Keys.of(policy.prefix, name), timestamp_key=key)
+        keys = Keys.of(policy.prefix, name)
+        if policy.scope is not None:
+            keys = Keys.of(policy.prefix, in_scope(policy.scope, name))
+            keys.unscoped = name
+        if policy.timestamp_key is None:
+            return keys
+        keys = replace(keys, timestamp_key=key)
         of_timestamp = keys.of_timestamp()
     if clustered(policy.using):
         refuse_untagged(of_timestamp)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import glob
-import inspect
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from string import Formatter
 from typing import Any
 
 from ..base import label
+from ..base.callables import Parameters
 from ..primitives.keys import validate_name
+from . import conf
 
 _ARGUMENT = re.compile(r"[^.\[]*")
 
@@ -51,8 +53,6 @@ def name_maker(
     function takes any keywords (`**kwargs`), the call without that argument raises it.
     """
     if name is None:
-        if not hasattr(function, "__qualname__"):
-            raise TypeError(f"{function!r} has no dotted path for a name: write a name")
         name = f"{prefix}{label.dotted_path(function)}"
         _remember(glob.escape(name))
     elif callable(name):
@@ -77,39 +77,69 @@ def _from_template(template: str, function: Callable[..., Any]) -> Callable[...,
         plain = validate_name(template.format())
         return lambda *_args, **_kwargs: plain
 
-    signature = inspect.signature(function)
+    parameters = Parameters(function)
+    of = getattr(function, "__qualname__", function)
     needed = {_ARGUMENT.match(field)[0] for field in fields}  # type: ignore[index]
-    any_keyword = next(
-        (p.name for p in signature.parameters.values() if p.kind is p.VAR_KEYWORD), None
-    )
 
     def require(arguments: Mapping[str, Any]) -> None:
         for argument in needed - arguments.keys():
+            if argument in parameters.by_name:
+                raise TypeError(f"missing a required argument: {argument!r}")
             what = f"the argument {argument!r}" if argument else "an argument without a name"
             raise ValueError(
-                f"The lock name {template!r} needs {what}, which "
-                f"{getattr(function, '__qualname__', function)}{signature} does not have. "
+                f"The lock name {template!r} needs {what}, which {of}{parameters} does not have. "
                 f"It has: {', '.join(arguments) or 'none'}."
             )
 
-    if any_keyword is None or "" in needed:
-        require(signature.parameters)
+    if parameters.any_keyword is None or "" in needed:
+        require(parameters.by_name)
     # A template without arguments is not remembered: it may be a name made by an f-string.
     _remember(_pattern(template))
 
     def make(*args: Any, **kwargs: Any) -> str:
         try:
-            bound = signature.bind(*args, **kwargs)
-            bound.apply_defaults()
-            arguments = bound.arguments
-            if any_keyword is not None:
-                arguments = {**arguments[any_keyword], **arguments}
+            arguments = parameters.bind(args, kwargs)
+            if not needed <= arguments.keys():
                 require(arguments)
+            if conf.for_developers():
+                return _for_developers(template, arguments, str(of))
             return template.format_map(arguments)
         except Exception as error:
             # A note, since the exception may be any: an argument has made it.
-            of = getattr(function, "__qualname__", function)
             error.add_note(f"This happened while the lock name {template!r} of {of} was made.")
             raise
 
     return make
+
+
+class _Noticing(Formatter):
+    """`str.format_map` that notices fields without a value: None, and objects without a primary
+    key, such as an anonymous user. A conversion (`{day!s}`) says that this is meant."""
+
+    def __init__(self) -> None:
+        self.empty: list[str] = []
+
+    def get_field(self, field_name: str, args: Any, kwargs: Any) -> Any:
+        self._field = field_name
+        return super().get_field(field_name, args, kwargs)
+
+    def convert_field(self, value: Any, conversion: Any) -> Any:
+        if conversion is None and (value is None or getattr(value, "pk", value) is None):
+            self.empty.append(self._field)
+        return super().convert_field(value, conversion)
+
+
+def _for_developers(template: str, arguments: dict[str, Any], of: str) -> str:
+    """Fill in a template, and warn of fields without a value."""
+    noticing = _Noticing()
+    name = noticing.vformat(template, (), arguments)
+    for field in noticing.empty:
+        warnings.warn(
+            f"The lock name {template!r} of {of} is {name!r} here, since {field} has no value (an "
+            f"anonymous user, perhaps, or an object that was not saved): all such calls share one "
+            f"lock. Let no such call in, as @login_required above it does, or use a value that "
+            f"tells them apart. If one lock is meant for all of them, write {{{field}!s}}.",
+            RuntimeWarning,
+            stacklevel=5,
+        )
+    return name

@@ -20,6 +20,7 @@ from .validators import (
     validate_every,
     validate_flag,
     validate_limit,
+    validate_no_scope,
     validate_on_conflict,
     validate_prefix,
     validate_problem_type,
@@ -28,6 +29,7 @@ from .validators import (
     validate_replicas_timeout,
     validate_response,
     validate_schedule,
+    validate_scope,
     validate_seconds,
     validate_seconds_or_none,
     validate_servers,
@@ -110,6 +112,12 @@ class Policy(NamedTuple):
     """What to do when locks are taken in two orders; `lease.lock_order` finds them."""
     trace_names: Annotated[bool, Rule(validate_flag, SETTINGS)] = True
     """Spans of OpenTelemetry have the names of locks."""
+    scope: Annotated[
+        Callable[..., Any] | str | None,
+        Rule(validate_scope, SETTINGS),
+        Rule(validate_no_scope, Source.ARGUMENT),
+    ] = None
+    """A function that returns the text in front of each name, or its dotted path."""
     prefix: Annotated[str, Rule(validate_prefix, Source.PROJECT)] = "redislock"
     """The beginning of all keys. It is the same for all locks."""
     view_problem_type: Annotated[str, Rule(validate_problem_type, Source.PROJECT)] = "about:blank"

@@ -6,7 +6,6 @@ on. For a wrong value it raises `TypeError` or `ValueError` with a message that 
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import tzinfo
@@ -14,6 +13,7 @@ from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from ..base import label
+from ..base.callables import kind_of
 from ..base.servers import Servers
 
 Validator = Callable[[object, str], Any]
@@ -194,15 +194,30 @@ def validate_on_conflict(value: object, name: str = "on_conflict") -> str | Call
     return str.__str__(value)
 
 
-def validate_response(value: object, name: str = "response") -> Callable[..., Any] | str | None:
+def _function(value: object, must: str, example: str) -> Callable[..., Any] | str | None:
     if value is None or callable(value):
         return value
     if not isinstance(value, str) or "." not in value:
-        raise TypeError(
-            f"{name} must be a function of the request and the error, or the dotted path of one, "
-            f"such as 'shop.views.busy', not {value!r}"
-        )
+        raise TypeError(f"{must}, or the dotted path of one, such as {example!r}, not {value!r}")
     return value
+
+
+def validate_response(value: object, name: str = "response") -> Callable[..., Any] | str | None:
+    must = f"{name} must be a function of the request and the error"
+    return _function(value, must, "shop.views.busy")
+
+
+def validate_scope(value: object, name: str = "scope") -> Callable[..., Any] | str | None:
+    must = f"{name} must be a function without arguments that returns the scope"
+    return _function(value, must, "shop.tenants.scope")
+
+
+def validate_no_scope(value: object, name: str = "scope") -> None:
+    if value is not None:
+        raise TypeError(
+            f"{name} must be None, for a name without a scope, not {value!r}. The function that "
+            f"returns the scope is a setting: REDISLOCK['SCOPE']"
+        )
 
 
 def validate_using(value: object, name: str = "using") -> str:
@@ -219,7 +234,7 @@ def validate_servers(value: object, name: str = "using") -> str:
 
 
 def validate_prefix(value: object, name: str) -> str:
-    plain = isinstance(value, str) and value.isprintable() and not set("{}|") & set(value)
+    plain = isinstance(value, str) and label.is_harmless(value) and not set("{}|") & set(value)
     if not plain or not value:
         raise ValueError(f"{name} must be a non-empty str without braces and |, not {value!r}")
     return str.__str__(value)
@@ -240,6 +255,10 @@ def validate_label(value: object, name: str = "label") -> str:
     return value
 
 
+def validate_stacklevel(value: object, name: str = "stacklevel") -> int:
+    return validate_whole(value, name, "frames", 1, 1000, "2")
+
+
 def validate_operator(by: object, reason: object) -> tuple[str, str]:
     """Return who acts, and why, each as one printable line.
 
@@ -254,7 +273,7 @@ def validate_operator(by: object, reason: object) -> tuple[str, str]:
 def validate_on_lost(value: object, name: str = "on_lost") -> Callable[..., object]:
     if not callable(value):
         raise TypeError(f"{name} must be a function of the lease, not {value!r}")
-    if inspect.iscoroutinefunction(value):
+    if kind_of(value) == "coroutine":
         raise TypeError(
             f"{name} must be a plain function: it is called in a thread, where no event loop "
             f"runs. To stop a coroutine, write cancel_on_lost=True."

@@ -6,12 +6,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 
 from .. import signals
-from ..base import label
 from ..base.exceptions import LeaseLost, LockError
 from ..lease import lock_order
-from ..lease.current import enclosing
+from ..lease.current import held_here, names_of
 from ..lease.lease import Lease
-from ..lease.watchdog import Watchdog, held_by
+from ..lease.watchdog import Watchdog
 from ..primitives.contract import run
 from ..signals import LockEvent
 from ..transport.ports import SyncPort
@@ -34,8 +33,7 @@ def assert_locked(name: str) -> Condition[list[LockEvent]]:
 def assert_held(name: str) -> None:
     """Fail unless this thread or task holds a lock of this name or pattern now."""
     validate_pattern(name)
-    here = {*held_by(label.holder()), *enclosing()}
-    held = sorted({its for lease in here if lease._lifetime.alive for its in _names(lease)})
+    held = sorted({its for lease in held_here() for its in names_of(lease)})
     if not _any(held, name):
         raise AssertionError(f"{name!r} is not held here; held here: {_listed(held)}")
 
@@ -49,8 +47,8 @@ def lose_lease(what: Lease | str) -> None:
         leases = [what]
     else:
         there = _held_by_this_process()
-        leases = [lease for lease in there if _any(_names(lease), validate_pattern(what))]
-        held = sorted(its for lease in there for its in _names(lease))
+        leases = [lease for lease in there if _any(names_of(lease), validate_pattern(what))]
+        held = sorted(its for lease in there for its in names_of(lease))
         if not leases:
             raise LookupError(f"{what!r} is not held by this process; held by it: {_listed(held)}")
     for lease in leases:
@@ -96,10 +94,6 @@ def _locked(name: str) -> Iterator[list[LockEvent]]:
 def _held_by_this_process() -> list[Lease]:
     leases = [lease for one in every(Watchdog) for lease in one.leases()]
     return [lease for lease in leases if lease._lifetime.alive]
-
-
-def _names(lease: Lease) -> list[str]:
-    return [keys.name for keys in lease._claim.watched_keys]
 
 
 def _split(names: Iterable[str]) -> list[str]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import wraps
 from types import TracebackType
 from typing import Any, Generic, TypeVar
+
+from ..base.callables import kind_of
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -43,7 +44,7 @@ class Condition(AbstractContextManager[T], Generic[T]):
                 f"a test function can be decorated with this, but not the class {test.__name__}: "
                 f"write self.enterContext(…) in its setUp()"
             )
-        if inspect.iscoroutinefunction(test):
+        if kind_of(test) == "coroutine":
 
             @wraps(test)
             async def atest(*args: Any, **kwargs: Any) -> Any:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from fnmatch import fnmatchcase
 
+from ..settings import conf
+
 
 def validate_pattern(name: object) -> str:
     """Return `name`, or raise a `TypeError` that says what to write."""
@@ -13,5 +15,6 @@ def validate_pattern(name: object) -> str:
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Whether `pattern` is this name or matches it; a name may look like a pattern."""
-    return name == pattern or fnmatchcase(name, pattern)
+    """Whether `pattern` is this name or matches it, with its scope or without it; a name may look
+    like a pattern."""
+    return any(its == pattern or fnmatchcase(its, pattern) for its in (name, conf.written(name)))

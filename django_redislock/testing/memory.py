@@ -44,10 +44,13 @@ class _Time:
 
     @staticmethod
     def _real() -> float:
-        return time.clock_gettime(clock._CLOCK)
+        return time.perf_counter() if clock._CLOCK is None else time.clock_gettime(clock._CLOCK)
 
     def clock_gettime(self, which: int) -> float:
         return time.clock_gettime(which) + self.ahead
+
+    def perf_counter(self) -> float:
+        return time.perf_counter() + self.ahead
 
     def time(self) -> float:
         return self._epoch + self._real() + self.ahead

@@ -8,10 +8,12 @@ its answer was lost, and redis-py's own retry would send it again without tellin
 from __future__ import annotations
 
 import asyncio
+import errno
+import re
 import socket
 import ssl
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import redis
@@ -22,7 +24,6 @@ from redis.exceptions import (
     BusyLoadingError,
     ClusterCrossSlotError,
     ClusterDownError,
-    InvalidResponse,
     NoScriptError,
     OutOfMemoryError,
     ReadOnlyError,
@@ -33,6 +34,7 @@ from redis.exceptions import (
 
 from ..base.clock import now
 from ..base.exceptions import LockError, LockUnavailable
+from ..base.handlers import by_a_handler
 from ..primitives import scripts
 from ..primitives.contract import Terms, Word
 from ..primitives.keys import name_of
@@ -43,11 +45,13 @@ from .packing import pack, pack_script
 from .wire import (
     ANSWER_WITHIN,
     LAST_MOMENT,
+    STUMBLES,
     StrayAnswer,
     ask,
     ask_over,
     ask_plainly,
     checkout,
+    closed_meanwhile,
     give_back,
     idle_socket,
     put_back,
@@ -58,19 +62,24 @@ from .wire import (
 _PASSING = (BusyLoadingError, ReadOnlyError, OutOfMemoryError, ClusterDownError, TryAgainError)
 _PASSING_CODES = ("READONLY ", "OOM ", "BUSY ", "MISCONF ", "NOREPLICAS ", "MASTERDOWN ")
 _SEVERAL_SLOTS = ("CROSSSLOT", "same slot", "non local key")
+_SPENT = re.compile(r"no fencing token is left in (.+:clock)\.")
+"""The error of lua/fence.lua, with the key."""
 _REFUSED = (AuthenticationError, AuthorizationError)
 
-# Errors of a TLS handshake, and of a name lookup, that the network may cause.
+# Trouble of the network, and of a server that restarts, over which a connection may be made later.
+# Everything else is a mistake in the settings, which stays: an unknown host, a certificate that is
+# not accepted, a file that is missing, an option of the wrong type.
 _CUT_OFF = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
-_NO_SUCH_HOST = {socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)}
+_LOOKUP_FAILED = {socket.EAI_AGAIN, socket.EAI_FAIL, socket.EAI_MEMORY}
+_UNREACHABLE = {
+    *(errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETUNREACH, errno.ENETDOWN, errno.ENETRESET),
+    *(errno.EADDRNOTAVAIL, errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM),
+    *(errno.EAGAIN, errno.EBADF, errno.ENOTCONN),
+}
+_SEVERAL = "Multiple exceptions"
+"""What asyncio says if a host has several addresses, and none can be reached."""
 
-# redis-py raises these when another thread disconnects the pool meanwhile, as
-# DJANGO_REDIS_CLOSE_CONNECTION does after each request: its socket or its parser is None by then
-# (AttributeError, and TypeError when the None is called or unpacked), or it asks a closed socket
-# for its number (ValueError). Raised by other code, they are mistakes in that code.
-_STUMBLES = (AttributeError, TypeError, ValueError)
-
-_FAILURES = (RedisError, OSError, *_STUMBLES)
+_FAILURES = (RedisError, OSError, *STUMBLES)
 """Types of the exceptions that redis-py and the socket raise. `foreign` finds exceptions from
 elsewhere that have such a type."""
 
@@ -99,7 +108,8 @@ class Exchange:
             try:
                 connection = await self._connect(terms)
             except _FAILURES as error:
-                _fail(error, command, handled, sent=False)
+                mistaken = not _may_connect(error, handled, by_path="path" in self._options)
+                _fail(error, command, handled, sent=False, mistaken=mistaken)
             try:
                 if asking:  # on the same connection, since it holds for the next command only
                     packed = ASKING + packed
@@ -128,6 +138,11 @@ class Exchange:
             except BaseException:
                 await self._give_back()
                 raise
+
+    @property
+    def _options(self) -> Mapping[str, Any]:
+        """The options of its connections."""
+        raise NotImplementedError
 
     async def _connect(self, terms: Terms) -> Any:
         """Return a connection."""
@@ -184,6 +199,10 @@ class SyncExchange(Exchange):
                 give_back(self._pool, hand)
                 raise
 
+    @property
+    def _options(self) -> Mapping[str, Any]:
+        return getattr(self._pool, "connection_kwargs", {})
+
     async def _connect(self, terms: Terms) -> Any:
         return checkout(self._pool, self._hand, terms.within)
 
@@ -230,6 +249,11 @@ class AsyncExchange(Exchange):
             await self._after(link, error, handled)
             sent = not isinstance(error, NotSent)
             _fail(error, ("EVALSHA", sha, len(keys), *keys), handled, sent=sent)
+
+    @property
+    def _options(self) -> Mapping[str, Any]:
+        options: Mapping[str, Any] = self._pool.factory.connection_kwargs
+        return options
 
     async def _connect(self, terms: Terms) -> Any:
         shared = terms.replicas == 0 and not self._alone
@@ -338,6 +362,14 @@ def _confirm(replicas: Any, terms: Terms) -> None:
         raise TooFewReplicas(f"{replicas} of {terms.replicas} replicas confirmed it in time")
 
 
+def causes(error: BaseException, handled: BaseException | None) -> Iterator[BaseException]:
+    """Yield an exception and what has led to it, up to what was being `handled` before."""
+    one: BaseException | None = error
+    while one is not None and one is not handled:
+        yield one
+        one = one.__cause__ or one.__context__
+
+
 def foreign(error: BaseException, handled: BaseException | None) -> BaseException | None:
     """Return the exception to raise if neither redis-py nor the socket raised `error`, but a
     signal's handler, or a mistake in code. `handled` is what the caller was handling before.
@@ -346,26 +378,12 @@ def foreign(error: BaseException, handled: BaseException | None) -> BaseExceptio
     it was raised. An exception that is thrown into a thread (`PyThreadState_SetAsyncExc`, a
     greenlet's `throw`) has no such place: an OSError of this kind is taken for the socket's.
     """
-    one: BaseException | None = error
-    while one is not None and one is not handled:
-        if _by_a_handler(one):
+    for one in causes(error, handled):
+        if by_a_handler(one):
             return one
-        one = one.__cause__ or one.__context__
     if isinstance(error, RedisError | OSError):
         return None
-    return None if isinstance(error, _STUMBLES) and _by_redis_py(error) else error
-
-
-def _by_a_handler(error: BaseException) -> bool:
-    """Return whether a signal's handler raised it: a function that gets the frame that it
-    interrupts as an argument."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        interrupted, trace = trace.tb_frame, trace.tb_next
-        for given in trace.tb_frame.f_locals.values():
-            if given is interrupted or (isinstance(given, tuple) and interrupted in given):
-                return True
-    return False
+    return None if isinstance(error, STUMBLES) and _by_redis_py(error) else error
 
 
 def _by_redis_py(error: BaseException) -> bool:
@@ -377,19 +395,28 @@ def _by_redis_py(error: BaseException) -> bool:
     return module.partition(".")[0] == "redis"
 
 
-def _hopeless(error: BaseException, handled: BaseException | None) -> bool:
-    """Return whether another attempt to connect would fail in the same way, since the settings are
-    wrong: a certificate that is not accepted, TLS at one end only, an unknown host."""
-    one: BaseException | None = error
-    while one is not None and one is not handled:
-        if isinstance(one, ssl.SSLError) and not isinstance(one, _CUT_OFF):
-            return True
-        if isinstance(one, socket.gaierror) and one.errno in _NO_SUCH_HOST:
-            return True
-        if isinstance(one, InvalidResponse):
-            return True
-        one = one.__cause__ or one.__context__
-    return False
+def _may_connect(error: BaseException, handled: BaseException | None, *, by_path: bool) -> bool:
+    """Return whether another attempt to connect may succeed: whether all that has led to `error`
+    may pass by itself. `by_path`: the server has a Unix socket, which is not there while it
+    restarts."""
+    return all(_may_pass(one, by_path=by_path) for one in causes(error, handled))
+
+
+def _may_pass(error: BaseException, *, by_path: bool) -> bool:
+    if isinstance(error, ssl.SSLError):
+        return isinstance(error, _CUT_OFF)
+    if isinstance(error, socket.gaierror):
+        return error.errno in _LOOKUP_FAILED
+    if isinstance(error, OSError):
+        return (
+            isinstance(error, ConnectionError | TimeoutError)
+            or error.errno in _UNREACHABLE
+            or (by_path and error.errno == errno.ENOENT)
+            or str(error).startswith(_SEVERAL)
+        )
+    if isinstance(error, redis.ConnectionError | redis.TimeoutError | EOFError):
+        return True
+    return closed_meanwhile(error) or not isinstance(error, Exception)  # a cancellation
 
 
 def _unwrapped(error: BaseException) -> BaseException:
@@ -437,6 +464,7 @@ def _fail(
     handled: BaseException | None,
     *,
     sent: bool = True,
+    mistaken: bool = False,
     carried_out: bool = False,
 ) -> NoReturn:
     """Raise the error for the caller of a request that ended with `error`: an exception from
@@ -444,12 +472,20 @@ def _fail(
     if other := foreign(error, handled):
         raise other
     plain = _unwrapped(error)
-    raise _translate(plain, command, handled, sent=sent, carried_out=carried_out) from plain
+    raise _translate(
+        plain, command, sent=sent, mistaken=mistaken, carried_out=carried_out
+    ) from plain
 
 
 def refused_slots(error: LockUnavailable) -> bool:
     """Return whether the server did not carry out a script since its keys are in several slots."""
     return _of_several_slots(error.__cause__)
+
+
+def unreadable_clock(error: LockUnavailable) -> bool:
+    """Return whether a script ended before it did anything, since the last fencing token can't be
+    read (lua/fence.lua)."""
+    return "unreadable fencing token" in str(error.__cause__)
 
 
 def _of_several_slots(error: BaseException | None) -> bool:
@@ -470,13 +506,13 @@ def _of_a_database(text: str) -> bool:
 def _translate(
     error: BaseException,
     command: tuple[Any, ...],
-    handled: BaseException | None,
     *,
     sent: bool,
-    carried_out: bool = False,
+    mistaken: bool,
+    carried_out: bool,
 ) -> Exception:
-    """Return our error for one of redis-py's."""
-    hopeless = not sent and _hopeless(error, handled)
+    """Return our error for one of redis-py's. `mistaken`: no connection can be made with the
+    present settings."""
     # redis.asyncio wraps errors of the handshake over a Unix socket.
     if type(error) is redis.ConnectionError and isinstance(error.__cause__, RedisError):
         error = error.__cause__
@@ -489,6 +525,13 @@ def _translate(
             f"mutex, as a semaphore or a read-write lock), give them different names. Otherwise "
             f"another program wrote it: delete it if it is a leftover, or change "
             f"REDISLOCK['PREFIX'].",
+            name_of(key),
+        )
+    if spent := _SPENT.search(text):
+        return LockError(
+            f"No fencing token is left above the one in the key {spent[1]!r}, which another "
+            f"program has written. Delete this key: the next tokens come from the server's clock, "
+            f"and `manage.py redislock fence` raises them above those that rows have seen.",
             name_of(key),
         )
     # For a script there is no class of error. The first text is Redis 7.0's, the second Valkey's.
@@ -515,12 +558,14 @@ def _translate(
     if denied:  # the text does not name the command
         text += f" (locks need {scripts.permissions()} on the keys and channels <prefix>*)"
     answered = isinstance(error, ResponseError | BusyLoadingError | AuthenticationError)
-    if isinstance(error, _REFUSED) or hopeless:
-        passing = False
-    elif isinstance(error, ResponseError):
+    if isinstance(error, ResponseError):
         passing = isinstance(error, _PASSING) or any(code in text for code in _PASSING_CODES)
     else:
-        passing = True
+        passing = not mistaken and not isinstance(error, _REFUSED)
+    if closed_meanwhile(error):
+        text += " (another thread has closed the connection)"
+    elif mistaken and not answered:
+        text += " (look at LOCATION and OPTIONS of this server in CACHES)"
     return LockUnavailable(
         f"Redis could not be asked: {(why := f'{type(error).__name__}: {text}')}",
         name_of(key),

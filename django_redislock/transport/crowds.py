@@ -79,6 +79,11 @@ class Crowds:
             firsts = [next(iter(tokens)) for tokens in self._tokens.values()]
             return [token for token in firsts if token in self._resting]
 
+    def standing(self, keys: Keys) -> list[str]:
+        """Return the waiters in the queue of a lock."""
+        with self._changing:
+            return [*self._tokens.get((keys.queue, keys.waiters), ())]
+
     def resting(self) -> list[tuple[Queue, list[str]]]:
         """Return the waiters that rest, in parts for one request each."""
         parts: list[tuple[Queue, list[str]]] = []

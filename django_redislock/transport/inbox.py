@@ -44,6 +44,7 @@ from .command import foreign
 from .crowds import Crowds, present
 from .server import Server
 from .subscription import ERROR, Heard, Subscription
+from .wire import STUMBLES
 
 logger = logging.getLogger("django_redislock")
 
@@ -141,9 +142,9 @@ class Inbox:
         self.redirect: int | None = None
         """The same, as soon as such messages are heard."""
 
-    def start(self) -> None:
-        """Begin to listen, unless the inbox already does."""
-        self._background.start()
+    def start(self) -> bool:
+        """Begin to listen, unless the inbox already does. Return False if it can't."""
+        return self._background.start()
 
     def follow(self, follower: Follower) -> None:
         """From now on, tell it of the messages that keys were changed."""
@@ -223,6 +224,11 @@ class Inbox:
         for token in list(self._wakers):
             self._wake(token, notified=False)
 
+    def wake_neighbours(self, keys: Keys) -> None:
+        """Let the waiters for a lock ask who has it."""
+        for token in self._crowds.standing(keys):
+            self._wake(token, notified=True)
+
     def hand_over(self, token: str, grant: Grant) -> None:
         """Wake the waiter of `token`, which has its lock: another thread or task of this process
         got the answer that says so."""
@@ -286,7 +292,7 @@ class Inbox:
         try:
             for heard in its.messages(seconds):
                 self._take(heard)
-        except (OSError, RedisError) as error:
+        except (OSError, RedisError, *STUMBLES) as error:
             if foreign(error, handled):
                 raise
             its.failure = error

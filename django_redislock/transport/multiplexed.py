@@ -25,7 +25,7 @@ import redis
 from redis import asyncio as aioredis
 
 from .reader import NOTHING, PUSH, reader
-from .wire import ANSWER_WITHIN, StrayAnswer, is_ours, said
+from .wire import ANSWER_WITHIN, StrayAnswer, is_ours, made, said
 
 GRACE = 0.02
 """Seconds more for an overdue answer. The loop may have stood still: it has to read first what
@@ -120,7 +120,7 @@ class Multiplexed:
             self._shared = task.result()
 
     async def _open(self) -> Link:
-        connection = self.factory.make_connection()
+        connection = made(self.factory)
         try:
             # All tasks wait for this attempt, so it needs its time-outs, for the commands of the
             # handshake, too. Later `Link` looks at the time itself.
@@ -278,7 +278,7 @@ class Link(asyncio.Protocol):
             while (answer := self._reader.gets()) is not NOTHING:
                 if type(answer) is not PUSH:
                     self.answered(answer)
-        except (redis.RedisError, ValueError) as error:
+        except Exception as error:
             self._end(error)
             return
         self.have_answered()
@@ -352,6 +352,8 @@ class Link(asyncio.Protocol):
 
     def _end(self, error: Exception) -> None:
         """All requests fail, and the connection is closed."""
+        if not isinstance(error, redis.RedisError | OSError):  # what came can't be read
+            error = redis.InvalidResponse(f"{type(error).__name__}: {error}")
         if self.alive:
             self.alive = False
             self._transport.abort()

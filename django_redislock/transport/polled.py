@@ -11,7 +11,6 @@ need, a thread goes on with the `Request` from where it is.
 
 from __future__ import annotations
 
-import select
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from math import ceil
@@ -20,6 +19,7 @@ from typing import Any
 import redis
 from redis.exceptions import NoScriptError, RedisError
 
+from ..base import polling
 from ..base.clock import now
 from ..primitives import scripts
 from ..primitives.contract import Word
@@ -159,10 +159,10 @@ class Requests:
         if len(packed) > SHORT:
             return
         numbers = {one.connect(): number for number, one in requests.items()}
-        watch = select.poll()
+        watch = polling.poll()
         for file in numbers:
             if file >= 0:
-                watch.register(file, select.POLLIN)
+                watch.register(file, polling.POLLIN)
         if -1 in numbers or watch.poll(0):  # one was closed, or has unread answers
             self.end()
             return

@@ -54,6 +54,10 @@ _BACKGROUND = {
 }
 
 
+_TIMES = ("socket_timeout", "socket_connect_timeout", "health_check_interval", "timeout")
+"""The options of pools and connections that are seconds."""
+
+
 class Pools(Protocol):
     """Makes pools to one server, and knows its address."""
 
@@ -123,6 +127,17 @@ class PoolsOfAlias:
             self._shared = made_of_entry(self._using, self._make_shared)
         return self._shared
 
+    def _refuse_wrong_times(self) -> None:
+        """Raise `ImproperlyConfigured` for time-outs that are no times. This package reckons with
+        them; redis-py takes them as they are."""
+        for name in _TIMES:
+            given = self._factory.pool_cls_kwargs.get(name)
+            if given is not None and not (isinstance(given, int | float) and given >= 0):
+                raise ImproperlyConfigured(
+                    f"CACHES[{self._using!r}] has the {name} {given!r}: write a number of "
+                    f"seconds, such as 5."
+                )
+
     def background(self) -> Pool:
         return made_of_entry(self._using, self._make_background)
 
@@ -130,6 +145,7 @@ class PoolsOfAlias:
         return made_of_entry(self._using, self._make_for_loop)
 
     def _make_shared(self) -> Pool:
+        self._refuse_wrong_times()
         if isinstance(self._factory, ClusterConnectionFactory):
             return self._factory.get_or_create_pools(self._urls)
         # The pool of a client would do, too, but a client may connect when it is made.
@@ -149,6 +165,7 @@ class PoolsOfAlias:
         return pool
 
     def _make_for_loop(self) -> AsyncPool:
+        self._refuse_wrong_times()
         if not isinstance(self._factory, ClusterConnectionFactory):
             return self._multiplexed(self._urls[0])
         return Cluster(

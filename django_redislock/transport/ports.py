@@ -14,14 +14,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from redis.exceptions import InvalidResponse, NoScriptError
 
 from ..base import fork, tokens
+from ..base.background import start_or_call
 from ..base.clock import now
 from ..base.exceptions import LockError, LockUnavailable
-from ..primitives import scripts, waiting
+from ..primitives import raising, scripts, waiting
 from ..primitives.contract import NO_TERMS, Grant, Learned, Terms, Word, run
 from ..primitives.keys import Keys, Shared, name_of
 from ..primitives.shapes import SHAPES
@@ -34,7 +36,9 @@ from .command import (
     AsyncPool,
     Pool,
     SyncExchange,
+    causes,
     refused_slots,
+    unreadable_clock,
 )
 from .event_loops import ending, joined, of_loop
 from .inbox import Inbox, Process, Waker
@@ -87,10 +91,8 @@ def _without_frames(error: LockError, handled: BaseException | None) -> LockErro
     """Return `error` without the frames below the port. Their variables are the password, as AUTH
     has it, and the command with our token, which a crash reporter must not show. `handled` is the
     exception that the caller was handling before; it keeps its frames."""
-    one: BaseException | None = error
-    while one is not None and one is not handled:
+    for one in causes(error, handled):
         one.__traceback__ = None
-        one = one.__cause__ or one.__context__
     return error
 
 
@@ -149,7 +151,7 @@ class BasePort:
         script = scripts.load(name)
         args = scripts.shortened(name, args)
         handled = sys.exception()
-        clustered, answer = self._server.clustered, None
+        clustered, answer, given, mended = self._server.clustered, None, keys, False
         how, body = "EVALSHA", script.sha
         if clustered:
             keys = _alone(keys)
@@ -166,6 +168,10 @@ class BasePort:
                         raise
                     how, body = "EVAL", script.source
                 except LockUnavailable as error:
+                    if not mended and unreadable_clock(error):
+                        mended = True
+                        await raising.mend(self.script, given)
+                        continue
                     if clustered or not refused_slots(error):
                         raise
                     self._server.refuses_several_slots()
@@ -251,6 +257,10 @@ class BasePort:
         """Return the pool that `_execute` uses, if it is there."""
         raise NotImplementedError
 
+    def wake_neighbours(self, keys: Keys) -> None:
+        if self._own_inbox is not None:
+            self._own_inbox.wake_neighbours(keys)
+
     async def hand_over(self, grants: Sequence[tuple[str, Grant]]) -> None:
         assert self._own_inbox is not None
         for token, grant in grants:
@@ -279,8 +289,8 @@ class BasePort:
     async def listen(self, token: str, *, within: float, keys: Sequence[Keys]) -> str:
         boxes = self._inboxes(keys)
         if within > 0 or self._boxes:
-            for box in boxes:
-                box.start()
+            if not all(box.start() for box in boxes):
+                return DEAF
         elif not all(box.ready(its) for box, its in boxes.items()):
             return DEAF
         if [*boxes] != [*self._boxes]:  # a slot may have moved to another node
@@ -371,13 +381,7 @@ class SyncPort(BasePort):
                     answers.take(number, answer)
             # A thread for each server: a connection alone may take all the time that there is.
             for number, request in requests.handed_over():
-                thread = threading.Thread(
-                    target=go_on, args=(number, request), name="redislock-server", daemon=True
-                )
-                try:
-                    thread.start()
-                except RuntimeError:  # the interpreter ends: ask one server after the other
-                    go_on(number, request)
+                start_or_call(partial(go_on, number, request), "redislock-server")
             while left := answers.left():
                 with contextlib.suppress(queue.Empty):
                     answers.take(*box.get(timeout=left))
@@ -451,7 +455,13 @@ class AsyncPort(BasePort):
 
     def __init__(self, server: Server, *, terms: Terms = NO_TERMS) -> None:
         super().__init__(server, terms=terms)
-        self._loop = asyncio.get_running_loop()
+        try:
+            self._loop = asyncio.get_running_loop()
+        except RuntimeError:
+            raise RuntimeError(
+                "Coroutines take locks in an event loop of asyncio, and none runs here. In trio, "
+                "take the lock in a thread: trio.to_thread.run_sync(function)."
+            ) from None
 
     def _present_pool(self) -> AsyncPool | None:
         its = joined(self._loop, self._server)

@@ -8,6 +8,7 @@ that is kept for it: the watchdog, the inbox, the line of waiters and the pools 
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
@@ -42,6 +43,7 @@ class Server:
     """The servers of a Redlock. A single server has none."""
 
     def __init__(self, using: str, pools: Pools) -> None:
+        _refuse_eventlet()
         self.using = using
         """The alias. For a client without an alias: the URL of its server, without secrets."""
         self.address = pools.address
@@ -127,6 +129,18 @@ class Server:
         except Exception:
             return self  # another thread overrides the settings at this moment
         return found if found.address == self.address else None
+
+
+def _refuse_eventlet() -> None:
+    """Raise `ImproperlyConfigured` in a process of eventlet. Under its `select`, two of our
+    threads can't wait for one connection, and a lock would be left behind."""
+    patcher = sys.modules.get("eventlet.patcher")
+    if patcher is not None and any(map(patcher.is_monkey_patched, ("select", "socket", "thread"))):
+        raise ImproperlyConfigured(
+            "eventlet has replaced the sockets or threads of this process, and locks do not work "
+            "with it. Use gevent (gunicorn --worker-class gevent, celery --pool gevent) or "
+            "threads."
+        )
 
 
 class _ServerOfClient(Server):

@@ -20,8 +20,9 @@ from math import ceil
 from typing import Any, NamedTuple
 
 import redis
-from redis.exceptions import RedisError
+from redis.exceptions import InvalidResponse, RedisError
 
+from ..base import polling
 from ..base.clock import now
 from .reader import NOTHING, reader
 from .wire import MOST
@@ -94,7 +95,7 @@ class Subscription:
         Returns whether there is something."""
         if self._socket is None:
             return True
-        return self._reader.wait(seconds, self._socket, select.POLLIN)
+        return self._reader.wait(seconds, self._socket, polling.POLLIN)
 
     def ring(self) -> None:
         """Wake the thread that reads."""
@@ -194,9 +195,26 @@ class Subscription:
 
 
 def _heard(answer: Any) -> Heard:
+    """Raises `InvalidResponse` for what is neither a message nor an answer."""
     if isinstance(answer, Exception):
         return Heard(ERROR, None, answer)
-    return Heard(*answer[:3]) if isinstance(answer, list | tuple) and answer else Heard(b"")
+    if answer is None or type(answer) is bytes:  # the answer to a PING, or what redis-py has taken
+        return Heard(b"")
+    if isinstance(answer, list | tuple) and answer:
+        heard = Heard(*answer[:3])
+        kind, channel, data = heard
+        if kind in (b"message", b"smessage"):
+            fits = type(data) is bytes or _are_keys(data)
+        else:
+            fits = type(kind) is bytes and (kind != b"invalidate" or _are_keys(channel))
+        if fits:
+            return heard
+    raise InvalidResponse(f"neither a message nor an answer, but {type(answer).__name__}")
+
+
+def _are_keys(value: Any) -> bool:
+    """Return whether these are keys that were changed; None stands for all."""
+    return value is None or (isinstance(value, list) and all(type(key) is bytes for key in value))
 
 
 class _Bell:
@@ -209,8 +227,8 @@ class _Bell:
     def wait(self, seconds: float, sock: socket.socket | None, events: int) -> bool:
         """Wait for these events of a socket, for so many seconds, or until `ring` is called.
         Returns whether there are any."""
-        watch = select.poll()
-        watch.register(self._ears, select.POLLIN)
+        watch = polling.poll()
+        watch.register(self._ears, polling.POLLIN)
         if sock is not None:
             watch.register(sock, events)
         ready = [file for file, _ in watch.poll(ceil(seconds * 1000))]

@@ -13,23 +13,22 @@ without them.
 from __future__ import annotations
 
 import queue
-import select
 import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from math import ceil
-from typing import Any
+from typing import Any, TypeVar
 
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from ..base import fork, tokens
+from ..base import fork, polling, tokens
 from ..base.clock import now
 from ..base.rlocks import ONCE
-from ..primitives.waiting import NEVER
+from ..primitives.waiting import LEAST, NEVER
 from .reader import NOTHING, PUSH, reader
 
 try:
@@ -45,6 +44,8 @@ else:
         return get_observability_instance().get_provider_manager()
 
 
+T = TypeVar("T")
+
 MOST = 65_536
 """Bytes that are read at a time."""
 ANSWER_WITHIN = 5.0
@@ -52,6 +53,22 @@ ANSWER_WITHIN = 5.0
 default from version 8 on."""
 LAST_MOMENT = 0.001
 """Seconds that a step gets when its time is over. With 0 it could not wait at all."""
+FULL = "Too many connections"
+"""What redis-py says if a plain pool may make no more connections."""
+FULL_PAUSE = 0.01
+"""Seconds between two looks at a full pool."""
+
+_KEEPS_NUMBER = hasattr(socket.socket, "_io_refs")
+"""Whether a socket counts its readers, and keeps its number after `close()` until there are none.
+
+If another thread closes a connection, a thread that waits for its data is woken at once. But one
+that is about to wait would wait for the data of the next socket of this process, if that had got
+the number. So each thread that reads is counted, in one step with the `try` statement that ends
+it: in between is no call, after which an exception from outside could come."""
+
+STUMBLES = (AttributeError, TypeError, ValueError, RecursionError)
+"""What redis-py raises for wrong options, for answers that are no answers, and when another thread
+closes a connection (`closed_meanwhile`). Other code raises them for mistakes."""
 
 # The caller's list `hand` holds the connection from checkout to give_back. An exception from
 # outside, such as a signal's, may come after any call in here. So no call is made between the
@@ -62,17 +79,28 @@ def checkout(pool: redis.ConnectionPool, hand: list[Any], within: float | None =
     """Take an idle connection of a pool, or a new one, into `hand`, as `get_connection()` does.
 
     A new one has to connect, handshake included, `within` these seconds; with `None`, only its own
-    time-outs count. The caller owes `give_back`, after an exception, too.
+    time-outs count. A pool that is full is waited for, for `LEAST` at most. The caller owes
+    `give_back`, after an exception, too.
     """
-    if _keeps_books(pool) or not _took(pool, hand, within):
-        hand.append(pool.get_connection())
-        return hand[0]
+    until = NEVER if within is None else now() + within
+    give_up = min(until, now() + LEAST)
+    while True:
+        try:
+            if _keeps_books(pool) or not _took(pool, hand, within):
+                hand.append(pool.get_connection())
+                return hand[0]
+            break
+        except redis.ConnectionError as error:
+            if str(error) != FULL or now() >= give_up:
+                raise
+        time.sleep(FULL_PAUSE)
+    within = None if within is None else max(until - now(), LAST_MOMENT)
     connection = hand[0]
     sock = getattr(connection, "_sock", None)
     if type(sock) is socket.socket and not _idled_too_long(connection) and _silent(sock):
         return connection
     try:
-        with _hurried(connection, within):
+        with _connecting(connection, within):
             if _stale(connection):
                 connection.disconnect()
             connection.connect()
@@ -118,7 +146,7 @@ def plain_socket(pool: Any, hand: list[Any]) -> socket.socket | None:
             lock.release()
     connection = hand[0]
     sock = getattr(connection, "_sock", None)
-    if type(sock) is not socket.socket or connection.health_check_interval:
+    if type(sock) is not socket.socket or connection.health_check_interval or not _KEEPS_NUMBER:
         return None
     return sock
 
@@ -151,7 +179,7 @@ def _took(pool: Any, hand: list[Any], within: float | None) -> bool:
         try:
             locked += map(lock.acquire, ONCE)
             if not idle:
-                idle.append(pool.make_connection())
+                idle.append(made(pool))
             # No calls in these three lines: between calls, Python may let another thread run,
             # which may fork, and looks for signals.
             used |= {idle[-1]}
@@ -165,8 +193,19 @@ def _took(pool: Any, hand: list[Any], within: float | None) -> bool:
         connection = connections.get(timeout=timeout if within is None else min(timeout, within))
     except queue.Empty:
         raise redis.ConnectionError("No connection available.") from None
-    hand.append(pool.make_connection() if connection is None else connection)
+    hand.append(made(pool) if connection is None else connection)
     return True
+
+
+def made(pool: Any) -> Any:
+    """Return a new connection of a pool, which is not connected yet. Raises `DataError` if
+    redis-py does not take its options."""
+    try:
+        return pool.make_connection()
+    except (redis.ConnectionError, *STUMBLES) as error:
+        if str(error) == FULL:
+            raise
+        raise redis.DataError(str(error)) from error
 
 
 def _stale(connection: Any) -> bool:
@@ -195,13 +234,25 @@ def _idled_too_long(connection: Any) -> bool:
     return bool(time.monotonic() > getattr(connection, "next_health_check", NEVER))
 
 
+def closed_meanwhile(error: BaseException) -> bool:
+    """Return whether redis-py has stumbled over a connection that another thread has closed, as
+    DJANGO_REDIS_CLOSE_CONNECTION does after each request: its socket or its parser is None by
+    then, or a closed file."""
+    if isinstance(error, AttributeError):
+        return error.obj is None
+    if isinstance(error, TypeError):
+        return "NoneType" in str(error)
+    return isinstance(error, ValueError) and "closed file" in str(error)
+
+
 @contextmanager
-def _hurried(connection: Any, within: float | None) -> Iterator[None]:
-    """Let a connection be made `within` these seconds, and have its own time-outs afterwards."""
-    if within is None:
-        yield
-        return
-    until = now() + within
+def _connecting(connection: Any, within: float | None) -> Iterator[None]:
+    """Let a connection be made `within` these seconds, and have its own time-outs afterwards.
+
+    If another thread closes it meanwhile, redis-py would connect once more in the middle of the
+    handshake: this raises `redis.ConnectionError` instead.
+    """
+    until = now() + (within or 0.0)
     try:
         timeout, connect_timeout = connection.socket_timeout, connection.socket_connect_timeout
         retry, greet = connection.retry, connection.redis_connect_func
@@ -209,25 +260,31 @@ def _hurried(connection: Any, within: float | None) -> Iterator[None]:
     except AttributeError:
         yield
         return
-
-    def wait_for(seconds: float | None) -> None:
-        # Another thread may have closed it; a socket of fakeredis has no time-out.
-        if hasattr(sock := connection._sock, "settimeout"):
-            sock.settimeout(seconds)
+    greeting: list[Any] = []
 
     def handshake(connection: Any) -> None:
         # From here on its parser, and its next user, go by its own time-out.
         connection.socket_timeout = timeout
-        wait_for(_less(timeout, max(until - now(), LAST_MOMENT)))
-        connection.on_connect() if greet is None else greet(connection)
+        sock = connection._sock
+        if greeting:
+            raise redis.ConnectionError("Another thread has closed the connection.")
+        left = None
+        if within is not None and hasattr(sock, "settimeout"):
+            left = _less(timeout, max(until - now(), LAST_MOMENT))
+        greets = connection.on_connect if greet is None else partial(greet, connection)
+        try:
+            greeting.append(sock)
+            _patiently(sock, connection, left, greets)
+        finally:
+            greeting.clear()
 
     try:
-        connection.socket_timeout = _less(timeout, within)
-        connection.socket_connect_timeout = _less(connect_timeout, within)
-        connection.retry = Retry(NoBackoff(), 0)
+        if within is not None:
+            connection.socket_timeout = _less(timeout, within)
+            connection.socket_connect_timeout = _less(connect_timeout, within)
+            connection.retry = Retry(NoBackoff(), 0)
         connection.redis_connect_func = handshake
         yield
-        wait_for(timeout)
     finally:
         connection.socket_timeout = timeout
         connection.socket_connect_timeout = connect_timeout
@@ -243,8 +300,8 @@ def _silent(sock: Any) -> bool:
     file = -1 if sock is None else sock.fileno()
     if file < 0:  # another thread has closed it
         return False
-    watch = select.poll()
-    watch.register(file, select.POLLIN)
+    watch = polling.poll()
+    watch.register(file, polling.POLLIN)
     return not watch.poll(0)
 
 
@@ -290,8 +347,8 @@ def ask(connection: Any, packed: bytes, word: str, within: float | None = None) 
     """
     connection.send_packed_command([packed])
     sock: Any = getattr(connection, "_sock", None)  # it may have connected just now
-    with _patient(sock, connection, within):
-        return _answer(connection, sock, partial(_read, connection), word)
+    read = partial(_answer, connection, sock, partial(_read, connection), word)
+    return _patiently(sock, connection, within, read)
 
 
 def _answer(connection: Any, sock: Any, read: Callable[[], Any], word: str) -> Any:
@@ -333,6 +390,7 @@ def ask_over(
 ) -> Any:
     """Do what `ask` does, over a plain socket of a connection, with fewer calls for a short
     answer."""
+    sock._io_refs += 1  # type: ignore[attr-defined]
     try:
         sock.sendall(packed)
         own = sock.gettimeout()
@@ -345,6 +403,10 @@ def ask_over(
             return answer
     except OSError as error:
         raise _as_redis_py(error) from error
+    finally:
+        sock._io_refs -= 1  # type: ignore[attr-defined]
+        if connection._sock is not sock:
+            sock.close()
     return answer_over(connection, sock, seen, word, within)
 
 
@@ -353,9 +415,9 @@ def answer_over(
 ) -> Any:
     """Return the answer to a request that was sent over a plain socket, where `seen` has come
     already."""
+    read = partial(_answer, connection, sock, _Answers(sock, seen).read, word)
     try:
-        with _patient(sock, connection, within):
-            return _answer(connection, sock, _Answers(sock, seen).read, word)
+        return _patiently(sock, connection, within, read)
     except OSError as error:
         raise _as_redis_py(error) from error
 
@@ -368,9 +430,9 @@ def _as_redis_py(error: OSError) -> redis.RedisError:
 
 def _await(sock: socket.socket, seconds: float) -> None:
     """Wait for an answer. Raises `TimeoutError`."""
-    watch = select.poll()
+    watch = polling.poll()
     try:
-        watch.register(sock, select.POLLIN)
+        watch.register(sock, polling.POLLIN)
     except ValueError as error:  # another thread has closed it
         raise OSError(str(error)) from error
     if not watch.poll(ceil(seconds * 1000)):
@@ -402,10 +464,10 @@ def ask_plainly(
     the connection is `clean`, it is the next one."""
     marker = tokens.word()
     connection.send_packed_command([packed if clean else packed + packed_marker(marker)])
-    with _patient(getattr(connection, "_sock", None), connection, within):
-        if clean:
-            return connection.read_response(disable_decoding=True)
-        answer = _answer_before(partial(_read, connection), marker)
+    read = partial(_read, connection)
+    if not clean:
+        read = partial(_answer_before, read, marker)
+    answer = _patiently(getattr(connection, "_sock", None), connection, within, read)
     if isinstance(answer, redis.ResponseError):
         raise answer
     return answer
@@ -471,23 +533,31 @@ def _believed(answer: Any, word: str) -> Any:
     raise StrayAnswer(f"an answer to another request, of the type {type(answer).__name__}")
 
 
-@contextmanager
-def _patient(sock: Any, connection: Any, within: float | None) -> Iterator[None]:
-    """Let reads wait for `within` seconds. `can_read()` swallows the TimeoutError of a signal's
-    handler, so it is used only for a connection whose socket is not known."""
-    if within is None:
-        yield
-    elif not hasattr(sock, "settimeout"):
-        if not connection.can_read(within):
+def _patiently(sock: Any, connection: Any, within: float | None, read: Callable[[], T]) -> T:
+    """Return what `read` reads from a connection, each time waiting for `within` seconds; with
+    `None`, for as long as its own time-out says.
+
+    `can_read()` swallows the TimeoutError of a signal's handler, so it is used only for a
+    connection whose socket is not known.
+    """
+    if not hasattr(sock, "settimeout"):
+        if within is not None and not connection.can_read(within):
             raise redis.TimeoutError(f"no answer within {within:.3g} s")
-        yield
-    else:
-        sock.settimeout(within)
-        try:
-            yield
-        finally:
-            if sock.fileno() >= 0:  # it was not closed
-                sock.settimeout(connection.socket_timeout)
+        return read()
+    counts = _KEEPS_NUMBER and hasattr(sock, "_io_refs")
+    if counts:
+        sock._io_refs += 1
+    try:
+        if within is not None:
+            sock.settimeout(within)
+        return read()
+    finally:
+        if counts:
+            sock._io_refs -= 1
+        if connection._sock is not sock:
+            sock.close()
+        elif within is not None:
+            sock.settimeout(connection.socket_timeout)
 
 
 def _short(text: bytes) -> Any:

@@ -11,12 +11,13 @@ from functools import cache, partial, wraps
 from types import MethodType
 from typing import Any, NamedTuple, TypeVar
 
-from asgiref.sync import iscoroutinefunction, sync_to_async
+from asgiref.sync import sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
 from ..base import label
+from ..base.callables import kind_of
 from ..lease.current import enclosing
 from ..lease.lease import Lease
 from ..lease.lock import Lock
@@ -162,7 +163,7 @@ class ViewDecorator:
             return Call(view, request, args, kwargs, prepared, whole_class)
 
         wrapper: Callable[..., Any]
-        if iscoroutinefunction(view):
+        if kind_of(view) == "coroutine":
 
             async def awrapper(*args: Any, **kwargs: Any) -> HttpResponseBase:
                 return await self._aanswer(call(args, kwargs))

@@ -33,7 +33,7 @@ from django.template.response import SimpleTemplateResponse
 
 from ..base.exceptions import LockError, LockNotAcquired, LockUnavailable
 from ..lease.lease import Lease
-from ..lease.lock import refuse_event_loop
+from ..lease.lock import UNSET, Lock, refuse_event_loop
 from ..locks.completion import Completion, Done, acquire_unless_recorded
 from ..locks.redis_lock import redis_lock
 from ..primitives import record
@@ -95,7 +95,8 @@ class idempotent_view(ViewDecorator):
 
     A key belongs to the user of the request, or to its `Authorization` header and session. A
     request that has none of these is refused with 403, unless `scope` is given: a function of the
-    request that returns whose key it is, or None to refuse the request.
+    request that returns whose key it is, or None to refuse the request. With the setting `SCOPE`,
+    a key belongs to a tenant as well, unless `scope` is None.
     """
 
     def __init__(
@@ -104,19 +105,22 @@ class idempotent_view(ViewDecorator):
         *,
         required: bool = False,
         methods: Iterable[str] = ("POST", "PATCH"),
-        scope: Callable[[Any], str | None] | None = None,
+        scope: Callable[[Any], str | None] | None = UNSET,
         max_size: int = 1_000_000,
     ) -> None:
         if callable(ttl):
             raise TypeError("idempotent_view needs its parentheses: @idempotent_view()")
-        if scope is not None and not callable(scope):
+        if scope is not UNSET and scope is not None and not callable(scope):
             raise TypeError(f"scope must be a function of the request, not {scope!r}")
         if not isinstance(required, bool):
             raise TypeError(f"required must be True or False, not {required!r}")
         self._ttl = validate_ttl(ttl)
         self._required = required
         self._methods = validate_methods(methods)
-        self._scope = scope or scope_of
+        self._scope = scope if callable(scope) else scope_of
+        options: Any = {"scope": None} if scope is None else {}
+        lock = redis_lock(wait=KEY_WAIT, release="commit", **options)._of_kind("mutex")
+        self._lock = lock._advising(INSIDE)
         self._max_size = validate_max_size(max_size)
 
     def __repr__(self) -> str:
@@ -188,7 +192,8 @@ class idempotent_view(ViewDecorator):
             in_full = KEY_OF_NOBODY._replace(detail=f"{KEY_OF_NOBODY.detail} {ADVICE}")
             raise _Refused(in_full if settings.DEBUG else KEY_OF_NOBODY)
         where = f"{HEADER} {shortened(key)}, {call.label}"
-        return _KeyedRequest(call, lock_name(scope, key), where, self._max_size)
+        lock = self._lock._renamed(lock_name(scope, key), where)
+        return _KeyedRequest(call, lock, self._max_size)
 
 
 _under_way: set[asyncio.Task[Any]] = set()
@@ -214,12 +219,11 @@ def _is_written(value: bytes | None, lease: Lease | None) -> bool:  # noqa: ARG0
 class _KeyedRequest:
     """A request with an Idempotency-Key, and its answer."""
 
-    def __init__(self, call: Call, name: str, where: str, max_size: int) -> None:
+    def __init__(self, call: Call, lock: Lock, max_size: int) -> None:
         self._call = call
         self._max_size = max_size
         self._fingerprint = fingerprint(call.request)
-        lock = redis_lock(wait=KEY_WAIT, release="commit")._of_kind("mutex")
-        self.lock = lock._advising(INSIDE)._renamed(name, where)
+        self.lock = lock
 
     async def acquire(self, port_type: type[SyncPort | AsyncPort]) -> Lease:
         """Return the lease under which to carry the request out.

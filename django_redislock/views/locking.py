@@ -7,15 +7,16 @@ from collections.abc import Callable, Iterable
 from typing import Any, Literal, Unpack
 
 from asgiref.sync import sync_to_async
-from django.core.exceptions import BadRequest, ImproperlyConfigured
+from django.core.exceptions import BadRequest
 from django.http.response import HttpResponseBase, StreamingHttpResponse
-from django.utils.module_loading import import_string
 
 from ..base.exceptions import LockNotAcquired, LockUnavailable
+from ..lease.holds import Running
 from ..lease.lease import Lease
 from ..lease.lock import Lock, ServerOptions
 from ..locks.redis_lock import redis_lock
 from ..locks.wrappers import aacquire, acquire
+from ..settings.functions import function_of
 from ..settings.naming import name_maker
 from ..settings.validators import (
     refuse_unknown,
@@ -24,7 +25,7 @@ from ..settings.validators import (
     validate_response,
     validate_status,
 )
-from .decorator import Call, ViewDecorator, in_thread_if_needed, method_of, validate_methods
+from .decorator import Call, ViewDecorator, in_thread_if_needed, validate_methods
 from .problems import BUSY
 from .responses import NoLock, with_hints, without_lock
 from .sending import hold_until_sent
@@ -87,7 +88,7 @@ class lock_view(ViewDecorator):
         self._response = validate_response(response)
         self._release = release
         self._max_waiters = None if max_waiters is None else validate_max_waiters(max_waiters)
-        self._asking: dict[Lock, None] = {}
+        self._asking: Running[Lock, None] = Running()
         """The locks that requests of this process are asking for, in order of arrival; empty
         without `max_waiters`."""
         lock = redis_lock(None, **options, release=release or "commit")
@@ -97,7 +98,7 @@ class lock_view(ViewDecorator):
         return f"lock_view({'' if self._name is None else repr(self._name)})"
 
     def _prepare(self, view: Callable[..., Any]) -> Callable[..., str]:
-        return name_maker(self._name, method_of(view))
+        return name_maker(self._name, view)
 
     def _serve(self, call: Call) -> HttpResponseBase:
         lock = self._lock_for(call)
@@ -167,18 +168,8 @@ class lock_view(ViewDecorator):
     def _refuse(self, call: Call, lock: Lock, error: NoLock) -> HttpResponseBase:
         policy = lock._policy()
         respond: Any = self._response or policy.view_response
-        if isinstance(respond, str):
-            respond = _imported(respond)
         if respond is not None:
+            respond = function_of(respond, "The function for responses of locked views")
             return with_hints(respond(call.request, error), error)  # type: ignore[no-any-return]
         status = policy.view_status if self._status is None else self._status
         return without_lock(call, error, BUSY._replace(status=status))
-
-
-def _imported(path: str) -> Callable[[Any, NoLock], HttpResponseBase]:
-    try:
-        return import_string(path)  # type: ignore[no-any-return]
-    except ImportError as error:
-        raise ImproperlyConfigured(
-            f"The function for responses of locked views, {path!r}, can't be imported: {error}"
-        ) from error

@@ -11,6 +11,7 @@ from typing import Any
 from asgiref.sync import async_to_sync
 from django.http.response import StreamingHttpResponse
 
+from ..lease.holds import Hold
 from ..lease.lease import Lease
 
 logger = logging.getLogger("django_redislock")
@@ -22,24 +23,25 @@ def hold_until_sent(lease: Lease, response: StreamingHttpResponse) -> None:
     Servers close a response when it was sent, and when the client has gone away. An error in a
     middleware may drop it.
     """
+    hold = Hold(None, outlives=True)
     # Attached first and detached last: a signal's exception may come in between.
-    dropped = weakref.finalize(response, lease._abandon)
+    dropped = weakref.finalize(response, lease._abandon, hold)
     dropped.atexit = False
-    lease._holds.outlive()
+    lease._add(hold)
     # The content is not wrapped: a FileResponse hands its file to the server directly.
     closers: list[Any] = response._resource_closers  # type: ignore[attr-defined]
     content = response._iterator if response.is_async else None  # type: ignore[attr-defined]
-    closers.append(partial(_sent, lease, dropped, content))
+    closers.append(partial(_sent, lease, hold, dropped, content))
 
 
-def _sent(lease: Lease, dropped: weakref.finalize[Any, Any], content: Any) -> None:
+def _sent(lease: Lease, hold: Hold, dropped: weakref.finalize[Any, Any], content: Any) -> None:
     """Release the lease, since the response is closed."""
     try:
         if asyncio._get_running_loop() is not None:
-            lease._abandon()  # in the background: a request here would block the event loop
+            lease._abandon(hold)  # in the background: a request would block the event loop
             return
         _end_content(lease, content)
-        lease._settle()
+        lease._settle(hold)
     finally:
         dropped.detach()
 

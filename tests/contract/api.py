@@ -8,11 +8,13 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
+import pytest
 from redis import Redis
 
 from django_redislock import Lease, LockUnavailable, ainitialise, initialise, once
 from django_redislock.base.holder import Holder
 from django_redislock.lease.lock import Lock
+from django_redislock.transport.ports import AsyncPort, BasePort
 from tests.waiting import PATIENCE, eventually
 
 
@@ -209,6 +211,46 @@ class Computation:
         if self.error is not None:
             raise self.error
         return {"run": number}
+
+
+class Meanwhile:
+    """Do something once, in the middle of the next script."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._script = BasePort.script
+        self._act: Callable[[], Any] | None = None
+        monkeypatch.setattr(BasePort, "script", self._watched())
+
+    def __call__(self, act: Callable[[], Any], *, answered: bool = False) -> None:
+        """Do it before the script is sent, or after Redis has carried it out.
+
+        What `act` does itself is done by the thread that sends, as by the handler of a signal. If
+        it returns a future, another thread or task does it, and the script goes on afterwards.
+        """
+        self._act, self._answered = act, answered
+
+    def _watched(self) -> Any:
+        async def script(port: Any, *call: Any) -> Any:
+            act, self._act = self._act, None
+            if act is None:
+                return await self._script(port, *call)
+            if self._answered:
+                answer = await self._script(port, *call)
+                await self._do(port, act)
+                return answer
+            await self._do(port, act)
+            return await self._script(port, *call)
+
+        return script
+
+    @staticmethod
+    async def _do(port: Any, act: Callable[[], Any]) -> None:
+        future = act()
+        if isinstance(future, Future):
+            if isinstance(port, AsyncPort):
+                await asyncio.wait_for(asyncio.wrap_future(future), PATIENCE)
+            else:
+                future.result(PATIENCE)
 
 
 def extended(api: Api, lease: Lease) -> bool:

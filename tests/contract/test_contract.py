@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -26,10 +26,12 @@ from django_redislock import (
     Semaphore,
     TimestampLock,
     redis_lock,
+    signals,
 )
 from django_redislock.lease.lock import Lock
-from tests.contract.api import Api, elsewhere, queued
-from tests.waiting import PATIENCE
+from django_redislock.signals import LockEvent
+from tests.contract.api import Api, Meanwhile, elsewhere, queued
+from tests.waiting import PATIENCE, eventually
 
 OLD = "lock.contract"
 """The key of the timestamp locks."""
@@ -251,6 +253,124 @@ def test_release_may_be_repeated(api: Api, kind: Kind) -> None:
     api.release(lease)
     api.extend(other)
     api.release(other)
+
+
+@pytest.fixture
+def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Meanwhile:
+    return Meanwhile(monkeypatch)
+
+
+@pytest.fixture
+def told() -> Iterator[list[str]]:
+    """The outcomes of all events."""
+    outcomes: list[str] = []
+
+    def observe(event: LockEvent) -> None:
+        outcomes.append(event.outcome)
+
+    signals.observe(observe)
+    yield outcomes
+    signals.unobserve(observe)
+
+
+Release = Callable[[], Any]
+
+
+def a_handler(api: Api, lease: Lease, then: Release) -> None:
+    """A signal's handler in the thread that is releasing, which can't wait for that thread."""
+    lease.release()
+    then()
+
+
+def another(api: Api, lease: Lease, then: Release) -> Any:
+    """Another thread or task."""
+    return api.start(lambda: (api.release(lease), then()))
+
+
+AT_ONCE = [
+    pytest.mark.parametrize("second", [a_handler, another], ids=lambda it: it.__name__),
+    pytest.mark.parametrize("answered", [False, True], ids=["before", "after"]),
+]
+
+
+def at_once(test: Any) -> Any:
+    """Run it for each who releases at the same moment: before Redis has carried out the first
+    release, and after."""
+    for mark in AT_ONCE:
+        test = mark(test)
+    return test
+
+
+@at_once
+def test_two_releases_at_once(
+    api: Api,
+    kind: Kind,
+    redis: Redis,
+    meanwhile: Meanwhile,
+    told: list[str],
+    second: Any,
+    answered: bool,
+) -> None:
+    """Both have released when they return, and nothing is lost."""
+    lease = api.acquire(kind.make())
+    free: list[set[str]] = []
+    meanwhile(
+        lambda: second(api, lease, lambda: free.append(keys(redis))),
+        answered=answered,
+    )
+    api.release(lease)
+    assert free == [set()], "it is free when the second one returns"
+    assert lease.state == LeaseState.RELEASED
+    assert told == ["acquired", "released"]
+    assert not keys(redis)
+
+
+@at_once
+def test_a_release_while_its_block_is_left(
+    api: Api,
+    kind: Kind,
+    redis: Redis,
+    meanwhile: Meanwhile,
+    told: list[str],
+    second: Any,
+    answered: bool,
+) -> None:
+    """The block ends well: nothing was lost, so no transaction is rolled back."""
+
+    def body(lease: Lease) -> None:
+        meanwhile(lambda: second(api, lease, list), answered=answered)
+
+    api.enter(kind.make(), body)
+    assert told == ["acquired", "released"]
+    assert not keys(redis)
+
+
+@at_once
+def test_two_releases_at_once_of_a_lost_lease(
+    api: Api, kind: Kind, redis: Redis, meanwhile: Meanwhile, second: Any, answered: bool
+) -> None:
+    """It is said that the lease is lost, and said once to those who listen."""
+    lost: list[Lease] = []
+    lease = api.acquire(kind.make(renew=False, on_lost=lost.append))
+    redis.delete(*keys(redis))
+    errors: list[BaseException] = []
+
+    def release(call: Callable[[], Any]) -> None:
+        try:
+            call()
+        except LeaseLost as error:
+            errors.append(error)
+
+    def release_too() -> Any:
+        if second is a_handler:
+            return release(lease.release)
+        return api.start(lambda: release(lambda: api.release(lease)))
+
+    meanwhile(release_too, answered=answered)
+    release(lambda: api.release(lease))
+    assert errors
+    assert lease.state == LeaseState.LOST
+    eventually(lambda: lost == [lease])
 
 
 @pytest.mark.parametrize("taken", [False, True])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -18,7 +19,9 @@ from django_redislock import (
     once,
     redis_lock,
 )
+from django_redislock.base import label
 from django_redislock.base.exceptions import LockError
+from django_redislock.locks import once as only_once
 from tests.contract.api import Api, Computation, SyncApi, queued
 from tests.contract.test_mutex import round_trips
 from tests.waiting import PATIENCE, eventually
@@ -88,6 +91,23 @@ class TestOnce:
         first = api.start(lambda: api.enter(once("job"), work))
         assert work.begun.wait(PATIENCE)
         assert api.enter(once("job"), work) is False
+        work.may_end.set()
+        assert first.result(PATIENCE) is True
+
+    @pytest.mark.parametrize("kind", [once, deduplicate])
+    def test_others_with_the_same_owner(
+        self, api: Api, monkeypatch: pytest.MonkeyPatch, kind: type[once]
+    ) -> None:
+        """Containers may have one host name and one process id, and threads one name. So a text
+        says nothing of who holds the lock: such a caller does not wait either."""
+        monkeypatch.setattr(label, "owner", lambda of: "web:1:MainThread")
+        monkeypatch.setattr(only_once, "ROLLBACK_RELEASE", PATIENCE)
+        work = Work(waits=True)
+        first = api.start(lambda: api.enter(kind("job"), work))
+        assert work.begun.wait(PATIENCE)
+        began = time.monotonic()
+        assert api.enter(kind("job", on_conflict="skip"), work) is False
+        assert time.monotonic() - began < PATIENCE / 3
         work.may_end.set()
         assert first.result(PATIENCE) is True
 
@@ -210,7 +230,7 @@ class TestOnce:
         assert api.enter(shared, work) is False
         work.may_end.set()
         assert first.result(PATIENCE) is True
-        assert shared._entered == []
+        assert not shared._entered
 
 
 class TestLose:

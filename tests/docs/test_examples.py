@@ -11,11 +11,13 @@ import asyncio
 import copy
 import secrets
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 from asgiref.sync import async_to_sync
@@ -24,7 +26,7 @@ from django.contrib import admin
 from django.core import checks
 from django.core.cache import cache
 from django.core.management import call_command
-from django.db import models, transaction
+from django.db import connection, models, transaction
 from django.db.models import F
 from django.dispatch import receiver
 from django.http import Http404, HttpResponse
@@ -33,8 +35,9 @@ from django.test.utils import isolate_apps
 from django.views import View
 from django.views.decorators.csrf import csrf_exempt
 from redis import Redis
-from rest_framework.decorators import api_view
-from rest_framework.test import APIRequestFactory
+from rest_framework.decorators import api_view, permission_classes
+from rest_framework.permissions import IsAuthenticated
+from rest_framework.test import APIRequestFactory, force_authenticate
 from rest_framework.views import APIView
 
 from devtools.redis_server import RedisServer, find_server
@@ -60,7 +63,7 @@ from tests.faults.caches import caches
 from tests.models import Product
 from tests.operations.calling import granted
 from tests.test_decorators import held_elsewhere
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, eventually
 
 SETTINGS = "settings"
 """They are valid, and no check of ours objects."""
@@ -232,9 +235,39 @@ def other_answers(world: World, text: str) -> None:
         assert world["export"](request(), pk=7).content == b"busy.html export:7"
 
 
+@contextmanager
+def in_scope(world: World, scope: Any) -> Iterator[None]:
+    """With the settings of an example, and its function behind their path."""
+    there: Any = {"shop.tenants": SimpleNamespace(scope=scope)}
+    with mock.patch.dict(sys.modules, there), override_settings(REDISLOCK=world["REDISLOCK"]):
+        yield
+
+
+def tenants(world: World, text: str) -> None:
+    with in_scope(world.run(text), world["scope"]):
+        assert checks.run_checks(tags=["redislock"]) == []
+        world["tenant"].set("acme")
+        with redis_lock("invoice:42") as lease:
+            assert lease.name == "acme/invoice:42"
+
+
+def of_django_tenants(world: World, text: str) -> None:
+    with mock.patch.object(connection, "schema_name", "acme", create=True):
+        assert world.run(text)["scope"]() == "acme"
+
+
+def shared_by_tenants(world: World, text: str) -> None:
+    with in_scope(world.run(text), lambda: "acme"):
+        world.call("rates")
+        assert world.held == {"single_flight:rates:currency"}
+        with redis_lock("rates:EUR") as lease:
+            assert lease.name == "rates:EUR"
+
+
 def of_rest_framework(world: World, text: str) -> None:
     world.run(text)
     post = APIRequestFactory().post("/")
+    force_authenticate(post, SimpleNamespace(pk=3, is_authenticated=True))
     assert world["Checkout"].as_view()(post).status_code == 200
     assert world["checkout"](post).status_code == 200
 
@@ -456,6 +489,23 @@ def of_another_user(world: World, text: str) -> None:
     assert world.held == {f"order:{world['pk']}"}
 
 
+def handed_on(world: World, text: str) -> None:
+    """The thread works under the lock, and a second one is not begun."""
+    agent, go_on = SimpleNamespace(pk=7), threading.Event()
+    world["run"] = lambda agent: (world._noted(), go_on.wait(PATIENCE))
+    world.run(text)
+    assert world["start"](agent) is True
+    assert world["start"](agent) is False
+    go_on.set()
+    eventually(lambda: not world.locked())
+    assert world.held == {"agent:7"}
+
+
+def in_parts(world: World, text: str) -> None:
+    """Each part is exported under the lock."""
+    assert world.run(text).held == {"export"}
+
+
 def until_the_commit(world: World, text: str) -> None:
     """Each lock is held until the transaction has ended."""
     held: list[set[str]] = []
@@ -612,6 +662,8 @@ EXAMPLES: dict[str, list[Any]] = {
     "docs/settings.md": [{"invoice:42"}, in_development, SETTINGS, SETTINGS, {"once:warm-cache"}],
     "docs/shared.md": [{"exports", "supplier:supplier_id"}, {"catalogue"}, SETTINGS],
     "docs/signals.md": [counted, set()],
+    "docs/tenants.md": [tenants, of_django_tenants, shared_by_tenants],
+    "docs/threads.md": [handed_on, in_parts],
     "docs/timestamp-lock.md": [old_client, SETTINGS, old_client],
     "docs/transactions.md": [sold, until_the_commit, SETTINGS, SETTINGS],
     "docs/using.md": [
@@ -620,6 +672,7 @@ EXAMPLES: dict[str, list[Any]] = {
         importer,
         {"invoice:7", "row._meta.label_lower:7"},
         told,
+        {"shop:7"},
         until_the_commit,
         {"nightly", "tree", "feed"},
         told,
@@ -668,6 +721,8 @@ def world(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     yield World(
         redis,
         APIView=APIView,
+        IsAuthenticated=IsAuthenticated,
+        permission_classes=permission_classes,
         CACHES=copy.deepcopy(settings.CACHES),
         FencedModel=FencedModel,
         INSTALLED_APPS=[],

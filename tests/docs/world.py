@@ -18,6 +18,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from django.contrib.auth.decorators import login_required
 from django.db import models, transaction
 from django.http import HttpResponse, JsonResponse
 from django.test import RequestFactory
@@ -101,6 +102,7 @@ class World(dict[str, Any]):
     def __init__(self, redis: Redis, **names: Any) -> None:
         ours = {name: getattr(django_redislock, name) for name in django_redislock.__all__}
         of_django = {"models": models, "transaction": transaction, "JsonResponse": JsonResponse}
+        of_django["login_required"] = login_required
         super().__init__(ours | of_django | {"__name__": "shop.docs"} | names)
         self["_noted"] = self._noted
         self.held: set[str] = set()

@@ -16,7 +16,7 @@ from typing import Any
 
 from django.db import transaction
 
-from django_redislock import redis_lock
+from django_redislock import once, redis_lock
 from tests.worker import say
 
 TTL = 1
@@ -79,6 +79,72 @@ def handler() -> None:
     assert lease is not None
     atexit.register(lease.release)
     ends()
+
+
+def first_in_a_handler() -> None:
+    """From Python 3.12 on, no thread can be started any more, and this one needs the first."""
+
+    def bye() -> None:
+        with redis_lock("job") as lease:
+            lease.check()
+            ends()
+
+    atexit.register(bye)
+
+
+def second_in_a_handler() -> None:
+    """The thread of the first lock goes on."""
+    with redis_lock("another"):
+        pass
+    first_in_a_handler()
+
+
+def coroutine_in_a_handler() -> None:
+    async def bye() -> None:
+        async with redis_lock("job") as lease:
+            lease.check()
+            ends()
+
+    atexit.register(lambda: asyncio.run(bye()))
+
+
+def once_in_a_handler() -> None:
+    def bye() -> None:
+        with once("job") as first:
+            assert first
+            ends()
+
+    atexit.register(bye)
+
+
+def late_thread() -> None:
+    """A thread that the interpreter waits for, and that takes its first lock then."""
+
+    def work() -> None:
+        threading.main_thread().join()
+        with redis_lock("job") as lease:
+            lease.check()
+            ends()
+
+    threading.Thread(target=work).start()
+
+
+def subinterpreter() -> None:
+    """An isolated one, which may start no threads that outlive it."""
+    import _interpreters
+
+    code = (
+        f"import sys; sys.path[:] = {sys.path!r}\n"
+        """
+import django
+from tests.faults.exits_programs import *
+django.setup()
+with redis_lock("job") as lease:
+    lease.check()
+    ends()
+"""
+    )
+    _interpreters.exec(_interpreters.create("isolated"), code)
 
 
 def never_released() -> None:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import errno
+import socket
+import ssl
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
-from redis import Redis
+from django.core.exceptions import ImproperlyConfigured
+from redis import Connection, Redis
 
 from devtools.redis_server import RedisServer
-from django_redislock import LockUnavailable
+from django_redislock import LockUnavailable, redis_lock
 from tests.contract.api import Api
+from tests.faults.caches import caches
 from tests.faults.proxy import Fault, Proxy, command
 from tests.faults.scene import ACQUIRE, FOR_EVER, Scene, eventually, through
+from tests.waiting import PATIENCE
 
 INTERVAL = 0.1
 """Seconds without a command after which a connection has to answer a PING first."""
@@ -47,6 +54,89 @@ def test_a_client_of_one_connection(
     eventually(lambda: proxy.connected > before + 1)
     proxy.mend()
     scene.release_last(scene.got(waiter))
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "unknown": {"colour": "red"},
+    "a text for seconds": {"socket_timeout": "5"},
+    "less than no time": {"socket_timeout": -1},
+    "a text for an interval": {"health_check_interval": "30"},
+    "a list for a dictionary": {"socket_keepalive": True, "socket_keepalive_options": [1]},
+    "a number for a list": {"retry_on_error": 3},
+    "an object for a name": {"username": object(), "password": "secret"},
+    "two that exclude each other": {"password": "secret", "credential_provider": object()},
+    "no protocol": {"protocol": "three"},
+}
+"""Options of which redis-py makes no connection."""
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_a_wrong_option(
+    api: Api, redis_server: RedisServer, settings: Any, options: dict[str, Any]
+) -> None:
+    """It is said at once, and not asked for again as if it could pass."""
+    url = f"{redis_server.url}&client_name={'-'.join(options)}"
+    settings.CACHES = caches(url, CONNECTION_POOL_KWARGS=options)
+    says = "|".join(options) + "|look at LOCATION and OPTIONS of this server in CACHES"
+    began = time.monotonic()
+    with pytest.raises((LockUnavailable, ImproperlyConfigured), match=says):
+        api.acquire(redis_lock("job", wait=PATIENCE))
+    assert time.monotonic() - began < PATIENCE / 3
+
+
+@pytest.mark.parametrize("option", ["ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "folder"])
+def test_a_file_that_is_not_there(api: Api, settings: Any, tmp_path: Path, option: str) -> None:
+    """Nor may a file for TLS be missing, or be no file."""
+    files = {"ssl_certfile": tmp_path / "mine", "ssl_keyfile": tmp_path / "mine"}
+    options: dict[str, Any] = {option: tmp_path / "missing"}
+    if option == "folder":
+        options = {"ssl_ca_certs": tmp_path}
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        settings.CACHES = caches(
+            f"rediss://127.0.0.1:{listening.getsockname()[1]}?client_name={option}",
+            CONNECTION_POOL_KWARGS=(files if option in files else {}) | options,
+        )
+        began = time.monotonic()
+        with pytest.raises(LockUnavailable, match="look at LOCATION and OPTIONS") as caught:
+            api.acquire(redis_lock("job", wait=PATIENCE))
+        assert not caught.value.passing
+        assert time.monotonic() - began < PATIENCE / 3
+
+
+@pytest.mark.parametrize(
+    ("error", "passes"),
+    [
+        (ConnectionRefusedError(errno.ECONNREFUSED, "refused"), True),
+        (TimeoutError("timed out"), True),
+        (OSError(errno.EHOSTUNREACH, "no route to host"), True),
+        (OSError(errno.EMFILE, "too many open files"), True),
+        (OSError("Multiple exceptions: refused, refused"), True),
+        (ssl.SSLEOFError(8, "cut off"), True),
+        (socket.gaierror(socket.EAI_AGAIN, "try again"), True),
+        (socket.gaierror(socket.EAI_NONAME, "no such host"), False),
+        (socket.gaierror(socket.EAI_SERVICE, "no such port"), False),
+        (FileNotFoundError(errno.ENOENT, "no such file"), False),
+        (PermissionError(errno.EACCES, "not allowed"), False),
+        (IsADirectoryError(errno.EISDIR, "a folder"), False),
+        (OSError("AF_UNIX path too long"), False),
+        (ssl.SSLCertVerificationError(1, "not accepted"), False),
+    ],
+    ids=repr,
+)
+def test_what_may_pass(
+    monkeypatch: pytest.MonkeyPatch, settings: Any, error: OSError, passes: bool
+) -> None:
+    """Trouble of the network is waited for; everything else that keeps a connection from being
+    made is not."""
+
+    def connect(_: object) -> None:
+        raise error
+
+    settings.CACHES = caches(f"redis://localhost:1?client_name={id(error)}")
+    monkeypatch.setattr(Connection, "_connect", connect)
+    with pytest.raises(LockUnavailable) as caught:
+        redis_lock("job").acquire(wait=0)
+    assert caught.value.passing is passes
 
 
 def test_a_health_check_lost(checked: Scene) -> None:

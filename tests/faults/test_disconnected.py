@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
+import socket
 import threading
-from contextlib import suppress
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import pytest
 from django.test import override_settings
 from redis import Redis
 
+from devtools.redis_server import RedisServer
 from django_redislock import LockUnavailable, redis_lock
 from django_redislock.transport.server import server_of
 from tests.faults.caches import caches
@@ -44,17 +49,64 @@ def test_while_an_answer_is_awaited(
     assert not server_of("default").shared_pool()._in_use_connections
 
 
-@pytest.mark.parametrize("kind", ["TypeError", "AttributeError", "ValueError"])
-def test_what_redis_py_stumbles_over(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    """While it connects: from its own code that is trouble with the connection, from elsewhere a
-    mistake."""
+@pytest.mark.slow
+def test_again_and_again(redis_server: RedisServer, settings: Any) -> None:
+    """No request waits for the data of another socket, which has got the number of the one that
+    was closed: each ends long before SOCKET_TIMEOUT."""
+    settings.CACHES = caches(f"{redis_server.url}&client_name=closed", SOCKET_TIMEOUT=PATIENCE)
+    over, longest = threading.Event(), [0.0]
+
+    def lock(number: int) -> None:
+        for count in itertools.count():
+            if over.is_set():
+                break
+            began = time.monotonic()
+            with suppress(LockUnavailable), redis_lock(f"job {number} {count}", wait=None):
+                pass
+            longest.append(time.monotonic() - began)
+
+    with ExitStack() as quiet, ThreadPoolExecutor(8) as threads:
+        locking = [threads.submit(lock, number) for number in range(8)]
+        for _ in range(150):
+            server_of("default").shared_pool().disconnect()
+            for end in socket.socketpair():
+                quiet.enter_context(end)
+            time.sleep(0.02)
+        over.set()
+        for one in locking:
+            one.result(2 * PATIENCE)
+    assert max(longest) < PATIENCE / 3
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "passes"),
+    [
+        ("AttributeError", "'NoneType' object has no attribute 'readline'", True),
+        ("TypeError", "'NoneType' object is not callable", True),
+        ("ValueError", "I/O operation on closed file.", True),
+        ("AttributeError", "'str' object has no attribute 'items'", False),
+        ("TypeError", "'str' object cannot be interpreted as an integer", False),
+        ("ValueError", "Timeout value out of range", False),
+    ],
+)
+def test_what_redis_py_stumbles_over(
+    monkeypatch: pytest.MonkeyPatch, kind: str, text: str, passes: bool
+) -> None:
+    """While it connects: from its own code that is trouble with the connection if another thread
+    has closed it, else an option that is wrong; from elsewhere it is a mistake."""
     for module, error in (("redis.connection", LockUnavailable), ("shop", eval(kind))):
-        scope: dict[str, Any] = {"__name__": module}
-        exec(f"def connect(self): raise {kind}('None')", scope)
+        scope: dict[str, Any] = {"__name__": module, "error": eval(kind)(text)}
+        if kind == "AttributeError":
+            scope["error"].obj = None if passes else ""
+        exec("def connect(self): raise error", scope)
         with (
-            override_settings(CACHES=caches(f"redis://localhost:1?client_name={module}{kind}")),
+            override_settings(
+                CACHES=caches(f"redis://localhost:1?client_name={module}{kind}{passes}")
+            ),
             monkeypatch.context() as patch,
         ):
             patch.setattr("redis.connection.Connection.connect", scope["connect"])
-            with pytest.raises(error):
+            with pytest.raises(error) as caught:
                 redis_lock("job").acquire(wait=0)
+        if module != "shop":
+            assert caught.value.passing is passes

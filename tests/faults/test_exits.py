@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from subprocess import PIPE
 from typing import NamedTuple
@@ -60,6 +61,34 @@ def test_what_is_left_is_released(begin: Start, redis: Redis, program: str, code
         assert "django_redislock" not in ended.errors
     else:
         assert not ended.errors
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "first_in_a_handler",
+        "second_in_a_handler",
+        "coroutine_in_a_handler",
+        "once_in_a_handler",
+        "late_thread",
+        pytest.param(
+            "subinterpreter",
+            marks=pytest.mark.skipif(
+                sys.version_info < (3, 13), reason="Django can't be imported in one"
+            ),
+        ),
+    ],
+)
+def test_the_last_locks(begin: Start, redis: Redis, program: str) -> None:
+    """From Python 3.12 on, no thread can be started at the end, nor in an isolated subinterpreter.
+    Locks that are taken there work, and the log says once what they lack."""
+    ended = end(begin(program))
+    assert ended.code == 0, ended.errors
+    assert ended.took < PROMPTLY
+    assert not remains(redis)
+    assert not redis.exists("redislock:{once:job}")
+    assert len(ended.errors.splitlines()) <= 1
+    assert ended.errors.startswith("No thread can be started") or not ended.errors
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ from redis import Redis
 
 from django_redislock import Lease, LeaseLost, redis_lock
 from django_redislock.base import fork, tokens
-from django_redislock.lease import holds
 from django_redislock.primitives.keys import presence
 from django_redislock.transport.inbox import Inbox
 from django_redislock.transport.server import server_of
@@ -214,7 +213,7 @@ def while_locked() -> None:
     inside, leave = threading.Event(), threading.Event()
 
     def stay() -> None:
-        with holds.changing, fork._forgetting:
+        with fork._forgetting:
             inside.set()
             leave.wait()
 

@@ -130,7 +130,7 @@ def test_flushed_after_a_grant_that_came_twice(
             return await real(self, name, keys, args)
         asked.append(name)
         if len(asked) == 3:  # the waiter listens by now, and is handed the lock before it asks
-            await first._give_back(ports.SyncPort(server_of("default")))
+            await first._end_hold(ports.SyncPort(server_of("default")), first._holds.innermost)
         answer = await real(self, name, keys, args)
         answered.append(name)
         return answer

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 
 import pytest
 
-from django_redislock import Lease, LeaseLost, LeaseRevoked, LeaseState, LockUnavailable
+from django_redislock import (
+    Lease,
+    LeaseLost,
+    LeaseRevoked,
+    LeaseState,
+    LockUnavailable,
+)
+from django_redislock.primitives import queued
 from tests.faults.proxy import Fault
 from tests.faults.scene import (
     FOR_EVER,
@@ -241,3 +249,23 @@ def test_a_neighbour_waits_for_it(scene: Scene) -> None:
     successor = scene.got(waiter)
     assert successor.token == token
     scene.release_last(successor)
+
+
+@pytest.fixture
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waiters don't ask by themselves."""
+    monkeypatch.setattr(queued, "slice_for", lambda *args: 600.0)
+
+
+@pytest.mark.usefixtures("_patient")
+@through_both_ports
+def test_a_neighbour_has_the_lock(scene: Scene) -> None:
+    """The server has handed the lock to a waiter of this process, and the answer that says so is
+    lost: the waiter asks at once."""
+    lease = scene.acquire()
+    waiter = scene.start()
+    scene.queued(1)
+    scene.lose(RELEASE)
+    with suppress(LockUnavailable):
+        scene.api.release(lease)
+    scene.release_last(scene.got(waiter))

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Callable, Iterator
 
 import pytest
 from redis import Redis
 
-from django_redislock import Lease, LeaseLost, redis_lock
+from django_redislock import Lease, LeaseLost, LeaseState, redis_lock
+from django_redislock.signals import LockEvent, lock_lost
+from django_redislock.transport import pools
+from tests.faults.proxy import Fault, Proxy, script
 from tests.faults.remains import remains
 from tests.waiting import PATIENCE, eventually
 
@@ -67,3 +71,33 @@ def test_a_callback_harms_nobody(redis: Redis, callback: Callable[[Lease], None]
 def next_one() -> None:
     with redis_lock("job", wait=PATIENCE) as lease:
         lease.check()
+
+
+@pytest.mark.parametrize("renew", [False, True])
+def test_at_the_deadline(
+    proxy: Proxy, redis: Redis, monkeypatch: pytest.MonkeyPatch, renew: bool
+) -> None:
+    """A lease is lost by the clock of its holder. It is told then, although the process waits for
+    the answer to a request."""
+    monkeypatch.setattr(pools, "BACKGROUND_TIMEOUT", PATIENCE)
+    monkeypatch.setitem(pools._BACKGROUND, "socket_timeout", PATIENCE)
+    told: queue.SimpleQueue[Lease | LockEvent] = queue.SimpleQueue()
+    held = proxy.on(script("mutex_release"), Fault.HOLD_REQUEST)
+
+    def receive(event: LockEvent, **_: object) -> None:
+        told.put(event)
+
+    lock_lost.connect(receive)
+    try:
+        lease = redis_lock("job", ttl=2, renew=renew, on_lost=told.put).acquire()
+        assert lease is not None
+        other = redis_lock("another").acquire()
+        assert other is not None
+        other._abandon()  # in the background
+        held.happened()
+        assert {type(told.get(timeout=PATIENCE / 2)) for _ in range(2)} == {Lease, LockEvent}
+        assert lease.state == LeaseState.LOST
+        assert redis.exists("redislock:{another}")
+    finally:
+        lock_lost.disconnect(receive)
+        held.let_go()

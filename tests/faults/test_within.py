@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from redis import Redis
+from redis import ConnectionPool, Redis
 
 from devtools.redis_server import RedisServer
 from django_redislock import (
@@ -95,6 +95,34 @@ def test_taking_back_costs_the_caller_nothing(
     assert redis.exists("redislock:{job}")
     held_up.let_go()
     eventually(lambda: not redis.exists("redislock:{job}"))
+
+
+@pytest.mark.parametrize("wait", [0, None])
+def test_a_full_pool(redis_server: RedisServer, settings: Any, wait: float | None) -> None:
+    """A connection of a plain pool that may make no more is waited for, by a release, too; for
+    `LEAST` at most."""
+    settings.CACHES = caches(
+        f"{redis_server.url}&client_name=full", CONNECTION_POOL_KWARGS={"max_connections": 1}
+    )
+    pool = server_of("default").shared_pool()
+    assert isinstance(pool, ConnectionPool)
+    lock = redis_lock("job", wait=wait)
+    with ThreadPoolExecutor() as threads:
+        theirs = pool.get_connection()
+        waiter = threads.submit(lock.acquire)
+        time.sleep(0.1)
+        pool.release(theirs)
+        lease = waiter.result(PATIENCE)
+        assert lease is not None
+        theirs = pool.get_connection()
+        began = time.monotonic()
+        with pytest.raises(LockUnavailable, match="Too many connections"):
+            redis_lock("other", wait=0).acquire()
+        assert LEAST / 2 < time.monotonic() - began < LEAST + MARGIN
+        waiter = threads.submit(lease.release)
+        time.sleep(0.1)
+        pool.release(theirs)
+        waiter.result(PATIENCE)
 
 
 def test_a_short_lease_after_a_long_one(own_server: RedisServer) -> None:

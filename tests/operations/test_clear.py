@@ -13,7 +13,7 @@ import pytest
 from django.core.management import call_command
 from redis import Redis
 
-from django_redislock import LeaseRevoked, LockUnavailable, redis_lock
+from django_redislock import LeaseRevoked, LockError, LockUnavailable, redis_lock
 from django_redislock.inspection import Inspector, LockInfo
 from django_redislock.lease.lease import Lease
 from django_redislock.management.arguments import PLACEHOLDER, operator
@@ -274,23 +274,33 @@ class TestHalfway:
             call_command("redislock", "clear", "a", "b", *YES, stdout=out)
         assert out.getvalue().startswith("Cleared 'a', ")
 
-    def test_a_key_that_is_no_string(self, redis: Redis) -> None:
-        """The key is left alone, and the other locks are cleared."""
-        redis.lpush("redislock:{list}", "x")
+    def test_redis_refuses(self, redis: Redis, refusing: None) -> None:
+        """That lock is left alone, and the others are cleared."""
+        granted(redis, "refused")
         granted(redis, "job")
-        done = call("clear", "list", "job", *YES)
+        done = call("clear", "refused", "job", *YES)
         assert done.code == 1
-        assert "'list' can't be cleared: " in done.out
-        assert redis.exists("redislock:{list}")
+        assert "'refused' can't be cleared: no" in done.out
+        assert redis.exists("redislock:{refused}")
         assert not redis.exists(KEY)
+
+    @pytest.fixture
+    def refusing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Redis refuses to clear a lock."""
+
+        def refuse(lock: LockInfo) -> None:
+            if lock.name == "refused":
+                raise LockError("no")
+
+        before_clearing(monkeypatch, refuse)
 
     @pytest.mark.parametrize(
         ("names", "code"),
-        [(["free"], 3), (["free", "job"], 3), (["free", "list"], 1), (["free", "new"], 75)],
+        [(["free"], 3), (["free", "job"], 3), (["free", "refused"], 1), (["free", "new"], 75)],
     )
-    def test_exit_codes(self, names: list[str], code: int, redis: Redis) -> None:
+    def test_exit_codes(self, names: list[str], code: int, redis: Redis, refusing: None) -> None:
         """The worst outcome decides."""
-        redis.lpush("redislock:{list}", "x")
+        granted(redis, "refused")
         granted(redis, "job")
         with redis_lock("new"):
             yesterday = (datetime.now(UTC) - timedelta(minutes=5)).isoformat()

@@ -136,7 +136,7 @@ def test_a_lock_for_each_row(redis: Redis, ahead: int) -> None:
         (["p:{", "--model=tests.Product"], "Write columns in braces"),
         (["job:{pk}", "--above=1"], "name contains a brace"),
         (["job", "--above=-1"], "write a fencing token"),
-        (["job", f"--above={2**60}"], "write a fencing token"),
+        (["job", f"--above={2**53 - 1000}"], "write a fencing token"),
     ],
 )
 def test_wrong_usage(arguments: list[str], says: str) -> None:
@@ -153,3 +153,35 @@ def test_a_token_that_no_lease_had(redis: Redis) -> None:
     done = call("fence", "product:lamp", "--model=tests.Product", "--yes")
     assert done.code == 1
     assert "which no lease ever had" in done.err
+
+
+def test_more_than_a_day_ahead(redis: Redis) -> None:
+    """Such a token is refused, in a dry run as well, unless the operator has read what it costs.
+    The command that a dry run prints can be pasted."""
+    far = now(redis) + 26 * HOUR + HOUR // 2
+    Product.objects.create(name="lamp")
+    Product.objects.fenced(far).update(stock=1)
+    for wanted in (f"--above={far}", "--model=tests.Product"):
+        for how in ([], ["--yes"]):
+            done = call("fence", "product:lamp", wanted, *how)
+            assert done.code == 2
+            assert "is 1 d 02 h ahead of the clock of Redis" in done.err
+            assert "With --force" in done.err
+            assert not redis.exists(CLOCK)
+    dry = call("fence", "product:lamp", f"--above={far}", "--force")
+    done = call(*shlex.split(dry.out.splitlines()[-1])[2:])
+    assert (done.code, done.out.splitlines()[-1]) == (0, "1 lock raised.")
+    assert acquire().fencing_token == far + 1
+
+
+@pytest.mark.parametrize("seen", [-HOUR, HOUR])
+def test_a_clock_key_that_can_not_be_read(redis: Redis, seen: int) -> None:
+    """It is mended as well."""
+    seen += now(redis)
+    redis.set(CLOCK, "9" * 400)
+    dry = call("fence", "product:lamp", f"--above={seen}")
+    assert dry.out.startswith("The last fencing token of 'product:lamp' can't be read.\n")
+    assert redis.get(CLOCK) == b"9" * 400
+    done = call(*shlex.split(dry.out.splitlines()[-1])[2:])
+    assert (done.code, done.out.splitlines()[-1]) == (0, "1 lock raised.")
+    assert max(seen, now(redis) - HOUR) <= int(redis.get(CLOCK)) <= now(redis) + HOUR

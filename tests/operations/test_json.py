@@ -9,7 +9,7 @@ import pytest
 from django.test import override_settings
 from redis import Redis
 
-from django_redislock import LockUnavailable, ReadWriteLock, Semaphore, redis_lock
+from django_redislock import LockError, LockUnavailable, ReadWriteLock, Semaphore, redis_lock
 from django_redislock.inspection import Inspector, Listing
 from tests.operations.calling import Done, call, granted, strangers, write_down
 from tests.operations.schema import Seen
@@ -82,7 +82,12 @@ def test_keys_and_types(
     def away(*_args: Any, **_options: Any) -> Any:
         raise LockUnavailable("away")
 
+    def refuse(*_args: Any, **_options: Any) -> Any:
+        raise LockError("no")
+
     granted(redis, "lost")
+    monkeypatch.setattr(Inspector, "clear", refuse)
+    say("clear", "clear", "lost", *reason)
     monkeypatch.setattr(Inspector, "clear", away)
     say("clear", "clear", "lost", "legacy", *reason)
     monkeypatch.setattr(Listing, "page", away)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 from contextlib import ExitStack
 from io import StringIO
 from typing import Any
@@ -12,13 +14,15 @@ from django.core.management import call_command
 from redis import Redis
 
 from devtools.redis_server import RedisServer, find_server
-from django_redislock import redis_lock
+from django_redislock import LeaseRevoked, redis_lock
 from django_redislock.client import Lock
 from django_redislock.inspection import ORDERS
 from django_redislock.inspection.inspector import LOCKS_AT_ONCE
 from tests.faults.caches import caches
 from tests.operations.calling import call, cut_off, granted, run, strangers
 from tests.waiting import eventually
+
+UTF_8 = {**os.environ, "LC_ALL": "C.UTF-8"}
 
 
 def names(*arguments: str) -> list[str]:
@@ -146,6 +150,22 @@ class TestTable:
         assert "odd?[2J" in out
         assert all(char.isprintable() or char == "\n" for char in out)
         assert call("list", "--foreign", "--json").out.rstrip("\n").isprintable()
+
+    def test_names_that_can_t_be_seen(self) -> None:
+        """What can't be seen is escaped, in commands to paste as well; in JSON nothing is lost."""
+        name = "a\u200cb\xa0c'"
+        lease = redis_lock(name, label="here\xa0or there").acquire()
+        out = call("list", "-o", "wide").out
+        assert r"a\u200cb\xa0c'" in out
+        assert r"here\xa0or there" in out
+        assert call("list", "--json").json["items"][0]["name"] == name
+        _, _, words = call("clear", name).out.splitlines()[-1].partition(" clear ")
+        shell = ["bash", "-c", f"printf '%s\\0' {words}"]
+        pasted = subprocess.run(shell, capture_output=True, check=True, text=True, env=UTF_8)
+        assert name in pasted.stdout.split("\0")
+        call("clear", name, "--yes", "--reason", "it\u200chung")
+        with pytest.raises(LeaseRevoked, match=r"it\\u200chung"):
+            lease.extend()
 
     def test_long_names(self) -> None:
         """Long names are not shortened if there is no terminal."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import lru_cache, partial, wraps
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
+from django.utils.decorators import method_decorator
 
+from django_redislock import redis_lock
 from django_redislock.periodic import Ledger, periodic
 from django_redislock.periodic.registry import jobs
 from django_redislock.periodic.schedule import SECOND, Cron, Every
@@ -107,6 +110,37 @@ def generates() -> Any:
     yield
 
 
+class Work:
+    def __call__(self) -> None: ...
+
+
+def with_a_shop(function: Any) -> Any:
+    @wraps(function)
+    def wrapper() -> Any:
+        return function("main")
+
+    return wrapper
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        (partial(needs, "main"), "needs"),
+        (partial(needs, shop="main"), "needs"),
+        (lru_cache(report), "report"),
+        (with_a_shop(needs), "needs"),
+        (redis_lock("{shop}")(partial(needs, "main")), "needs"),
+        (method_decorator(redis_lock("shop"))(report), "report"),
+    ],
+)
+def test_what_is_called_without_arguments(function: Any, name: str) -> None:
+    """Whatever wraps a function, its own path is the name of the job."""
+    periodic(every=30)(function)
+    [job] = jobs()
+    assert job.name == f"tests.periodic.test_job.{name}"
+    assert job.where.endswith(f" in {name}")
+
+
 @pytest.mark.parametrize(
     ("function", "message"),
     [
@@ -114,6 +148,9 @@ def generates() -> Any:
         (generates, "a periodic job must not be a generator"),
         (Shop, "a periodic job must be a function"),
         (Shop.__dict__["static"], "a periodic job must be a function"),
+        ("shop.tasks.report", "a periodic job must be a function, not 'shop.tasks.report'"),
+        (partial(needs), "this function needs shop"),
+        (redis_lock("{shop}")(needs), "this function needs shop"),
     ],
 )
 def test_what_is_no_job(function: Any, message: str) -> None:
@@ -121,6 +158,15 @@ def test_what_is_no_job(function: Any, message: str) -> None:
     with pytest.raises(TypeError, match=message):
         periodic(every=30, name="job")(function)
     assert jobs() == []
+
+
+def test_an_object_needs_a_name() -> None:
+    """An object has no path of its own."""
+    with pytest.raises(TypeError, match="no dotted path for a name: write a name"):
+        periodic(every=30)(Work())
+    periodic(every=30, name="job")(Work())
+    [job] = jobs()
+    assert job.name == "job"
 
 
 def test_two_of_one_name() -> None:

@@ -473,13 +473,13 @@ class TestPerforming:
         assert "cleared by ann (stuck)" in ended.why
 
     def test_at_least_for(self, make: Make) -> None:
-        """The lock stays held, and the lease is handed to the caller."""
+        """The lock stays held, and the caller is handed what releases it."""
         self.perform(make(at_least_for=60))
-        [(lease, seconds)] = self.lingering
+        [(release, seconds)] = self.lingering
         assert 50 < seconds <= 60
         assert redis_lock("periodic:job").holder() is not None
         assert newest().outcome == RunOutcome.DONE
-        lease._settle()
+        release()
         assert redis_lock("periodic:job").holder() is None
 
     def test_a_listener_that_raises_breaks_nothing(self, make: Make, told: Any) -> None:

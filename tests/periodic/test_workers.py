@@ -12,6 +12,7 @@ import pytest
 from redis import Redis
 
 from django_redislock import LockUnavailable
+from django_redislock.base import background
 from django_redislock.periodic import RunOutcome
 from django_redislock.periodic.execution import JobRun, aperform, perform
 from django_redislock.periodic.job import Job
@@ -57,6 +58,35 @@ def test_a_coroutine_that_keeps_the_loop(workers: Workers, make: Make) -> None:
         leave.set()
     eventually(lambda: outcomes("second") == ["done"])
     assert workers.free(jobs[1])
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_no_more_threads(
+    workers: Workers, make: Make, monkeypatch: pytest.MonkeyPatch, warm: bool
+) -> None:
+    """If no thread can be started for a run, a worker that is there takes it, or `start` itself
+    ends with it."""
+    threads: list[str] = []
+
+    def function() -> None:
+        threads.append(threading.current_thread().name)
+
+    async def coroutine() -> None:
+        function()
+
+    if warm:
+        workers.start(granted(make(function, name="before")))
+        workers.start(granted(make(coroutine, name="before, in a loop")))
+        eventually(lambda: outcomes("before") == outcomes("before, in a loop") == ["done"])
+    monkeypatch.setattr(background, "start", lambda *_: None)
+    before = {*threads}
+    workers.start(granted(make(function, name="function")))
+    workers.start(granted(make(coroutine, name="coroutine")))
+    for name in ("function", "coroutine"):
+        if warm:
+            eventually(lambda name=name: outcomes(name) == ["done"])
+        assert outcomes(name) == ["done"]
+    assert {*threads} == (before or {"MainThread"})
 
 
 def test_a_task_that_ends_the_loop(workers: Workers, make: Make) -> None:

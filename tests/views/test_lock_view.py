@@ -263,7 +263,7 @@ class TestName:
             ("order", "order"),
             ("order:{pk}", "order:7"),
             ("order:{pk:03d}", "order:007"),
-            ("order:{request.user.pk}", "order:None"),
+            ("order:{request.user.pk!s}", "order:None"),
             ("cart:{request.GET[cart]}", "cart:a"),
             (lambda request, pk: f"{request.method}:{pk}", "POST:7"),
         ],

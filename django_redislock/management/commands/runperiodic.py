@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,7 +15,6 @@ from ...base.exceptions import LockUnavailable
 from ...base.holder import server_time
 from ...commands import BUSY, LOST, UNAVAILABLE, Stderr
 from ...inspection.words import NOTHING, instant
-from ...lease.lease import Lease
 from ...periodic.execution import JobRun, aperform, perform
 from ...periodic.job import Job
 from ...periodic.registry import discover, jobs
@@ -102,15 +101,15 @@ def _run_by_hand(job: Job) -> None:
     if answer.grant is None:
         who = answer.holder or "nobody, but others wait for it"
         raise CommandError(f"{job.lock!r} is held by {who}.", returncode=BUSY)
-    kept: list[tuple[Lease, float]] = []
+    kept: list[tuple[Callable[[], None], float]] = []
 
-    def keep(lease: Lease, seconds: float) -> None:
-        kept.append((lease, seconds))
+    def keep(release: Callable[[], None], seconds: float) -> None:
+        kept.append((release, seconds))
 
     ended = asyncio.run(aperform(job_run, keep)) if job.asynchronous else perform(job_run, keep)
-    for lease, seconds in kept:
+    for release, seconds in kept:
         time.sleep(seconds)
-        lease._settle()
+        release()
     _judge(ended)
 
 

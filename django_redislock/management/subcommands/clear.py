@@ -312,10 +312,12 @@ def _compare(target: Target, as_of: datetime | None) -> None:
 
 
 def _sentence(target: Target) -> str:
-    held = "" if target.lock is None else f"held by {holder_in_full(target.lock)}"
+    held = ""
+    if target.lock is not None and target.lock.holding:
+        held = f", held by {holder_in_full(target.lock)}"
     return clean(
         {
-            ClearOutcome.CLEARED: f"Cleared {target.name!r}, {held}. {target.error}".strip(),
+            ClearOutcome.CLEARED: f"Cleared {target.name!r}{held}. {target.error}".strip(),
             ClearOutcome.CHANGED: f"{target.name!r} has changed hands, and was left alone.",
             ClearOutcome.FREE: f"Nobody holds {target.name!r}.",
             ClearOutcome.REFUSED: f"{target.name!r} can't be cleared: {target.error}",

@@ -45,7 +45,7 @@ class Config:
 
     def handle(self, command: BaseCommand, options: dict[str, Any]) -> int:
         printer = Printer(command, options)
-        found = conf.origins(options["name"])
+        found = conf.origins(conf.written(options["name"]))
         if options["json"]:
             printer.json({"name": options["name"], "settings": settings_document(found)})
         else:

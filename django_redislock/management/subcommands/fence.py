@@ -33,8 +33,8 @@ from ..failing import USAGE
 from ..output import Printer
 
 FIELD = "fencing_token"
-LARGEST = 2**53 - 1000
-"""Beyond it, Lua can't count one by one. As a time in microseconds it is in the year 2255."""
+LARGEST = 2**52
+"""As a time in microseconds it is in the year 2112. Lua can count one by one for as long again."""
 A_DAY = 86_400_000_000
 """Microseconds by which the clocks of several servers may differ."""
 
@@ -75,6 +75,12 @@ class Fence:
             help="The database of the rows; by default the default database.",
         )
         parser.add_argument("--yes", action="store_true", help="Do it.")
+        parser.add_argument(
+            "--force",
+            action="store_true",
+            help="Also a token that is more than a day ahead of the clock of Redis. Such tokens "
+            "can't be lowered again.",
+        )
         add_using(parser)
         add_json(parser)
 
@@ -84,15 +90,20 @@ class Fence:
         printer = Printer(command, options)
         items: list[dict[str, Any]] = []
         numbers = dict.fromkeys(_SENTENCES, 0)
+        names: dict[str, str] = {}
+        """One on each server."""
         for target in _targets(options):
-            outcome, raised = _raise(target, options)
+            outcome, found = _raise(target, options)
+            names[_using(target.name, options)] = target.name
             numbers[outcome] += 1
             if options["json"]:
                 items.append({**target._asdict(), "outcome": outcome})
             elif outcome != "above":
-                behind = duration((target.seen - raised.next) / 1e6)
-                sentence = _SENTENCES[outcome].format(name=repr(target.name), behind=behind)
-                printer.line(clean(sentence))
+                behind = duration((target.seen - found.next) / 1e6)
+                its = _UNREADABLE if found.code == raising.UNREADABLE else _SENTENCES
+                printer.line(clean(its[outcome].format(name=repr(target.name), behind=behind)))
+        for name in names.values() if options["yes"] else ():
+            run(raising.settle(*_where(name, options)))
         if options["json"]:
             printer.json({"done": options["yes"], "items": items})
         else:
@@ -104,6 +115,10 @@ _SENTENCES = {
     "above": "",
     "would": "{name} is {behind} behind the newest token that was seen.",
     "raised": "Raised {name}, which was {behind} behind.",
+}
+_UNREADABLE = {
+    "would": "The last fencing token of {name} can't be read.",
+    "raised": "Raised {name}, whose last fencing token could not be read.",
 }
 
 
@@ -121,6 +136,7 @@ def _sum_up(numbers: dict[str, int], options: dict[str, Any], printer: Printer) 
         given |= {
             "database": None if database == DEFAULT_DB_ALIAS else database,
             "cache-locks": options["cache_locks"],
+            "force": options["force"],
             "yes": True,
         }
         printer.line("Nothing was done. To raise these tokens:")
@@ -203,6 +219,16 @@ def _raise(target: _Target, options: dict[str, Any]) -> tuple[str, Raised]:
     found = _read(target.name, target.seen, options)
     if found.code == raising.NOTHING_TO_DO:
         return "above", found
+    ahead = target.seen - found.now_us
+    if ahead > A_DAY and not options["force"]:
+        raise CommandError(
+            f"The fencing token {target.seen} is {duration(ahead / 1e6)} ahead of the clock of "
+            f"Redis: it is mistyped, or that clock is wrong. With --force it counts all the same. "
+            f"Tokens can't be lowered again; and until the clock has passed them, only one key of "
+            f"Redis knows them: if that key is lost, rows refuse every new lease until you repeat "
+            f"this command.",
+            returncode=USAGE,
+        )
     if not options["yes"]:
         return "would", found
     run(raising.above(*_where(target.name, options), target.seen))
@@ -214,8 +240,14 @@ def _read(name: str, seen: int, options: dict[str, Any]) -> Raised:
 
 
 def _where(name: str, options: dict[str, Any]) -> tuple[SyncPort, Keys]:
-    prefix, policy = conf.prefix(), conf.policy(name, {})
-    using = validate_using(options["using"] or aliases_of(policy.using)[0])
+    prefix, policy = conf.prefix(), conf.policy(conf.written(name), {})
+    using = _using(name, options)
     cache_locks = options["cache_locks"]
     keys = Keys.verbatim(prefix, name.encode()) if cache_locks else Keys.of(prefix, name)
     return SyncPort(server_of(using), terms=policy.terms()), keys
+
+
+def _using(name: str, options: dict[str, Any]) -> str:
+    return validate_using(
+        options["using"] or aliases_of(conf.policy(conf.written(name), {}).using)[0]
+    )

@@ -95,7 +95,9 @@ def as_lines(page: Page, printer: Printer, *, wide: bool = False) -> Iterator[st
     if page.total:
         yield from locks_table(page.items, printer, wide=wide)
         counts = page.counts
-        states = [f"{counts.states[state]} {state}" for state in WORST_FIRST]
+        # Almost none ever is broken.
+        shown = WORST_FIRST if counts.states[State.BROKEN] else WORST_FIRST[1:]
+        states = [f"{counts.states[state]} {state}" for state in shown]
         text += f": {', '.join(states)}; {count(counts.waiters, 'waiter')}"
     if len(page.items) < page.total:
         text = f"The first {len(page.items)} of {text}"
@@ -132,6 +134,7 @@ def state_paint(state: State, printer: Printer) -> Paint:
         State.HELD: printer.style.SUCCESS,
         State.UNKNOWN: printer.style.WARNING,
         State.STALE: printer.style.ERROR,
+        State.BROKEN: printer.style.ERROR,
     }
     return paints[state]
 

@@ -20,6 +20,7 @@ from ...lease.lock import Lock
 from ..arguments import name_argument, number_argument, seconds_argument
 from ..child import Child
 from ..events import ENDING, PASSED_ON, Events, Interrupted, require_main_thread
+from ..failing import MISCONFIGURED
 
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126
@@ -72,6 +73,12 @@ class Run:
 
     def handle(self, command: BaseCommand, options: dict[str, Any]) -> int:
         require_main_thread("redislock run")
+        if not hasattr(os, "killpg"):
+            raise CommandError(
+                "redislock run passes signals on, and this system has none to pass on. Write a "
+                "LockedCommand that runs the program: docs/commands.md.",
+                returncode=MISCONFIGURED,
+            )
         try:
             with Events() as events:
                 return self._locked(events, command, options)
@@ -81,6 +88,7 @@ class Run:
     def _locked(self, events: Events, command: BaseCommand, options: dict[str, Any]) -> int:
         lock = Lock(
             options["name"],
+            scope=None,  # the name as `list` shows it
             label=shlex.join(options["program"]),
             release="exit",
             on_lost=events.nudge,

@@ -105,7 +105,7 @@ class Sheet:
             lock=lock,
             waiters=inspector.waiters(name, max(limit, _GROUPED) if grouped else limit),
             past=inspector.past(name),
-            settings=conf.origins(name),
+            settings=conf.origins(conf.written(name)),
             similar=[] if lock else _similar(name, options),
             given={"using": options["using"], "cache-locks": options["cache_locks"]},
             wide=wide,
@@ -151,7 +151,7 @@ class Sheet:
         paint = state_paint(self.lock.state, printer)
         for number, sentence in enumerate(story(self.lock, self.waiters)):
             yield paint(clean(sentence)) if number == 1 else clean(sentence)
-        if self.lock.state == State.STALE:
+        if self.lock.state in (State.BROKEN, State.STALE):
             yield f"To clear it: {command_line('clear', self.given, [self.name])}"
 
     def _facts(self) -> Iterator[tuple[str, str]]:

@@ -4,12 +4,19 @@
 -- start again after lost data, eviction or a failover; a clock does not, unless it was set back. And the
 -- key knows the last one, so a clock that was set back gives no smaller one.
 --
+-- If the last one can't be read, the script ends before it has written anything. Then ports.py lets the key
+-- have the server's time, says so, and sends the script again.
+--
 -- KEYS   as in lock.lua
 -- Gives  next_fence()  the text of the next fencing token
--- luacheck: read globals now integer clock CLUSTER MINUTE
+-- luacheck: read globals now integer clock CLUSTER MINUTE last_of
+
+local last_fence = last_of(clock) or error('unreadable fencing token', 0)
 
 local function next_fence()
-  local fence = math.max(now, 1 + (tonumber(redis.call('GET', clock) or 0) or 0))
+  local fence = math.max(now, 1 + last_fence)
+  if fence >= 2^53 then error('no fencing token is left in ' .. clock .. '.', 0) end
+  last_fence = fence
   local text = integer(fence)
   if CLUSTER then
     -- One key for each lock: it goes when the clock is well past its token.

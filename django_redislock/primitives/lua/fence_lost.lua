@@ -3,7 +3,7 @@
 -- Gives  is_lost(clock)                whether the key `clock` has lost the last fencing token. On a cluster
 --                                      nobody knows, since it has a TTL there
 --        remember_fence(clock, fence)  let it have `fence`, if that is more than it has
--- luacheck: read globals now integer
+-- luacheck: read globals now integer last_of
 
 -- What a renewal has restored has a TTL, until the next acquire: other holders may have larger tokens.
 local function is_lost(clock)
@@ -12,7 +12,7 @@ end
 
 -- The server's clock gives larger tokens by itself, unless it was set back.
 local function remember_fence(clock, fence)
-  if fence > (tonumber(redis.call('GET', clock) or 0) or 0) then
+  if fence > (last_of(clock) or 0) then
     local lives = 60000 + math.max(0, (fence - now) / 1000)
     redis.call('SET', clock, integer(fence), 'PX', integer(lives))
   end

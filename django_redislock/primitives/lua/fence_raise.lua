@@ -9,19 +9,22 @@
 -- Returns  {0, now µs, next}  nothing to do: the next fencing token is larger already
 --          {1, now µs, next}  done; `next` is what it would have been
 --          {2, now µs, next}  not done: only a look was wanted
--- luacheck: read globals now integer MINUTE
+--          {3, now µs, next}  as 1 or 2; the last fencing token can't be read
+-- luacheck: read globals now integer MINUTE last_of
 
 local lock, clock, index = KEYS[1], KEYS[2], KEYS[3]
 local seen, yes = tonumber(ARGV[2]), ARGV[3] == '1'
-local next = math.max(now, 1 + (tonumber(redis.call('GET', clock) or 0) or 0))
+local last = last_of(clock)
+local next = math.max(now, 1 + (last or 0))
 
 local function answer(code) return {code, integer(now), integer(next)} end
 
-if next > seen then return answer(0) end
-if not yes then return answer(2) end
+if last and next > seen then return answer(0) end
+if not yes then return answer(last and 2 or 3) end
+if not last then seen = math.max(seen, now) end
 if index == lock then  -- a cluster, as in fence.lua
   redis.call('SET', clock, integer(seen), 'PX', integer(MINUTE + math.max(0, (seen - now) / 1000)))
 else
   redis.call('SET', clock, integer(seen))
 end
-return answer(1)
+return answer(last and 1 or 3)

@@ -9,7 +9,7 @@
 -- luacheck: read globals now integer
 
 local function pause(guard, ttl)
-  local since = tonumber(redis.call('GET', guard) or nil)
+  local since = tonumber(redis.pcall('GET', guard) or nil)
   -- If the clock was set back, nobody knows how long ago it was.
   if not since or since > now then
     since = now

@@ -14,13 +14,17 @@
 
 local A_SECOND = 1000000
 
--- A holder is written down while it holds the lock, so it is the newest.
-local function is_newest(entry)
-  return token_of(redis.call('LINDEX', history, 0)) == token_of(entry)
+-- The token of the newest entry. A holder is written down while it holds the lock, so it is the newest. A
+-- key of another type is deleted: no lock is to fail because of what is only for people.
+local function newest()
+  local entry = redis.pcall('LINDEX', history, 0)
+  if type(entry) ~= 'table' then return token_of(entry) end
+  if not string.find(entry.err, 'WRONGTYPE') then error(entry.err, 0) end
+  redis.call('DEL', history)
 end
 
 local function put(entry, ttl)
-  if is_newest(entry) then
+  if newest() == token_of(entry) then
     redis.call('LSET', history, 0, entry)
   else
     redis.call('LPUSH', history, entry)
@@ -31,21 +35,22 @@ end
 
 local function write_down(value)
   local _, _, _, _, ttl = parts_of(value)
-  put(marked(value, '|'), ttl)
+  if ttl then put(marked(value, '|'), ttl) end
 end
 
 local function write_end(value, how, more)
   local _, _, _, acquired_at, ttl = parts_of(value)
+  if not ttl then return end  -- nobody knows who it was
   local time = now - acquired_at
   if how == '' then
     put(marked(value, '|'), ttl)
-  elseif time >= A_SECOND or how ~= 'released' or is_newest(value) then
+  elseif time >= A_SECOND or how ~= 'released' or newest() == token_of(value) then
     put(marked(value, '|') .. '\t' .. how .. '|' .. integer(time) .. (more or ''), ttl)
   end
 end
 
 local function lasted()
-  for _, entry in ipairs(redis.call('LRANGE', history, 0, 1)) do
+  for _, entry in ipairs(redis.pcall('LRANGE', history, 0, 1)) do
     local time = string.match(entry, '\t%a+|(%d+)')
     if time then return time end
   end

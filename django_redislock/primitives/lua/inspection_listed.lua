@@ -11,8 +11,8 @@ local most = tonumber(ARGV[2])
 local function look_at(locks, found)
   local gone = 0
   for _, lock in ipairs(locks) do
-    local its = looked_at < most and seen(lock, lock .. ':queue', lock .. ':holders', most)
-    if its and not its[1] then
+    local its = looked_at < most and seen(lock, lock .. ':queue', KEYS[1], most)
+    if its and not its[1] and not its[3] then
       gone = gone + 1
     else
       found[#found + 1] = lock

@@ -48,7 +48,8 @@ local found = {redis.call('ZCARD', index)}
 for i, lock in ipairs(redis.call('ZRANGE', index, from, from + limit - 1)) do
   local urgent
   local value = redis.pcall('GETRANGE', lock, 0, 7)
-  if value == '' and redis.call('EXISTS', lock) == 0
+  if value == '' and redis.call('EXISTS', lock, lock .. ':queue', lock .. ':waiters', lock .. ':holders',
+    lock .. ':record', lock .. ':timestamp', lock .. ':ledger') == 0
     or type(value) == 'table' and nobody_holds(lock) then
     lock, urgent = '', true
   elseif type(value) == 'table' then
@@ -56,7 +57,7 @@ for i, lock in ipairs(redis.call('ZRANGE', index, from, from + limit - 1)) do
   else
     urgent = alone(value) or value == NO_PROCESS and redis.call('PTTL', lock) == -1
   end
-  if urgent or redis.call('EXISTS', lock .. ':queue') == 1 then
+  if urgent or redis.call('EXISTS', lock .. ':queue', lock .. ':waiters') > 0 then
     found[#found + 1] = from + i - 1
     found[#found + 1] = lock
   end

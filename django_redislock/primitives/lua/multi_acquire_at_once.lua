@@ -18,14 +18,14 @@ do
     local ttl, micros = argv[2], time[2] .. ''  -- Dragonfly's is a number
     if #micros < 6 then micros = string.sub('00000' .. micros, -6) end
     local fence = time[1] .. micros
-    local last = call('SET', clock, fence, 'GET')
-    if not last or (#last == #fence and last < fence) then
+    local last = redis.pcall('SET', clock, fence, 'GET')
+    if not last or (#last == #fence and last < fence and last > '1') then
       local answer = argv[1] .. '|' .. fence
       local value = answer .. '||' .. ttl .. '|' .. argv[3]
       for i = 1, last_lock, 5 do call('SET', keys[i], value, 'PX', ttl) end
       return answer
     end
-    -- The server's clock was set back.
-    call('SET', clock, last)
+    -- The server's clock was set back, or the last fencing token can't be read.
+    if type(last) == 'string' then call('SET', clock, last) end
   end
 end

@@ -9,7 +9,8 @@
 -- Returns  {1, fencing token, acquired at µs}  the new token holds it
 --          {0, value, gone}                    not held: who holds it, what was written of the
 --                                              old token
--- luacheck: read globals now lock history gone token token_of look parts_of value_of enlist MINUTE write_down
+-- luacheck: read globals now lock history gone token newest token_of look parts_of value_of
+-- luacheck: read globals enlist MINUTE write_down
 
 local new_token, ttl, says = ARGV[2], tonumber(ARGV[3]), ARGV[4]
 
@@ -25,7 +26,7 @@ value = value_of(new_token, '+', fence, acquired_at, ttl, says)
 redis.call('SET', lock, value, 'PX', lives)
 enlist(now / 1000 + lives)
 -- The history has one entry for the whole hold.
-if token_of(redis.call('LINDEX', history, 0)) == token then redis.call('LPOP', history) end
+if newest() == token then redis.call('LPOP', history) end
 write_down(value)
 -- An acquire of the old token may still be on its way.
 redis.call('SET', gone, 'withdrawn', 'PX', MINUTE)

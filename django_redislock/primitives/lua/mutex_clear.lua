@@ -7,7 +7,7 @@
 --          3 reason
 --          4 seen    the token of the holder that the operator saw, or the whole of a foreign value
 -- Returns  1 cleared, 0 it changed hands or was free already
--- luacheck: read globals lock gone token_of parts_of unlist outlives check_types grant hand_over
+-- luacheck: read globals lock gone token_of parts_of unlist outlives grant hand_over
 -- luacheck: read globals write_end
 
 local why, seen = ARGV[2] .. '|' .. ARGV[3], ARGV[4]
@@ -19,7 +19,6 @@ if value ~= seen then
   _, mark, fence, _, ttl = parts_of(value)
   if not fence or token_of(value) ~= seen then return 0 end
 end
-check_types()
 redis.call('DEL', lock)
 -- A waiter that has not confirmed the lock does not know of it: it waits on, and is told nothing.
 if mark ~= '?' then

@@ -40,7 +40,7 @@ for i = 1, number do
     end
     if lost then
       local _, _, fence = parts_of(value)
-      newest = math.max(newest, tonumber(fence))
+      newest = math.max(newest, tonumber(fence or 0))
     end
     reply[1] = 1
   else

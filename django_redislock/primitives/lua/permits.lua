@@ -114,7 +114,7 @@ end
 -- has the mark: its release removes the lock from the index, or leaves that to another holder.
 local function settle(listed)
   local last, ends = unpack(redis.call('ZRANGE', lock, -1, -1, 'WITHSCORES'))
-  local lives = ends and ends - millis or 0
+  local lives = ends and math.min(math.floor(ends - millis), 1e14) or 0
   if lives <= 0 then
     if listed then unlist() end
     return

@@ -12,8 +12,8 @@ do
     local token, ttl, micros = argv[1], argv[2], time[2] .. ''  -- Dragonfly's is a number
     if #micros < 6 then micros = string.sub('00000' .. micros, -6) end
     local fence = time[1] .. micros
-    local last = call('SET', clock, fence, 'GET')
-    if not last or (#last == #fence and last < fence) then
+    local last = redis.pcall('SET', clock, fence, 'GET')
+    if not last or (#last == #fence and last < fence and last > '1') then
       local answer = token .. '|' .. fence
       call('HSET', holders, token,
         answer .. '||' .. ttl .. '|' .. argv[3] .. '\t' .. argv[6] .. '|' .. argv[7])
@@ -23,7 +23,7 @@ do
       call('PEXPIRE', lock, ttl)
       return answer
     end
-    -- The server's clock was set back.
-    call('SET', clock, last)
+    -- The server's clock was set back, or the last fencing token can't be read.
+    if type(last) == 'string' then call('SET', clock, last) end
   end
 end

@@ -7,12 +7,11 @@
 --          3 reason
 --          4 on      the tokens of the holders that the operator saw
 -- Returns  for each of these: 1 its permit was taken away, 0 it had none any more
--- luacheck: read globals parts_of outlives check_types hand_over ends_of fits mark_of past drop expire
+-- luacheck: read globals parts_of outlives hand_over ends_of fits mark_of past drop expire
 -- luacheck: read globals settle grant
 
 local why = ARGV[2] .. '|' .. ARGV[3]
 
-check_types()
 expire()
 local cleared = {}
 for i = 4, #ARGV do

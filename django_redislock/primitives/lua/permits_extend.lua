@@ -40,7 +40,7 @@ for i = 1, number do
     if tonumber(its_end) < millis + lives then redis.call('ZADD', lock, ends, token) end
     if lost then
       local _, _, fence = parts_of(record)
-      newest = math.max(newest, tonumber(fence))
+      newest = math.max(newest, tonumber(fence or 0))
     end
     if store then redis.call('HSET', holders, token, with_ttl(record, ttl)) end
     if listed and left < lives and mark_of(record) ~= '|' then

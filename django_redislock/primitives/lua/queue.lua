@@ -127,6 +127,7 @@ local function hand_over(grant, caller, fits)
     budget = budget - 1
     local entry = redis.call('HGET', waiters, first)
     local seen, ttl, inbox, says = string.match(entry or '', '^(%d+)|(%d+)|([^|]*)|(.*)$')
+    if seen and #ttl > 14 then seen = nil end  -- as in value.lua
     local reached = seen and listens(inbox)
     local lately = reached and now - seen < SIGN_OF_LIFE
     local room = seen and has_room(says, fits)

@@ -1,7 +1,7 @@
 -- Part: the TimestampLock.
 --
 -- Gives  time_of, ours, holder_of, remains, writes_fractions, hold
--- luacheck: read globals now integer lock beside MINUTE enlist unlist_ended
+-- luacheck: read globals now integer lock beside MINUTE VALUE enlist unlist_ended
 
 -- The loser of a GETSET moves the time that the winner has written by about the time between
 -- the two commands, and by the difference of their clocks; whole seconds add one. In µs.
@@ -19,7 +19,8 @@ end
 local function ours(value)
   local holder, wrote = unpack(redis.call('HMGET', beside, 'holder', 'until'))
   local ends, says = time_of(wrote), time_of(value)
-  if holder and ends and says and now <= ends and math.abs(says - ends) <= A_LITTLE then
+  if holder and string.find(holder, VALUE) and ends and says and now <= ends
+    and math.abs(says - ends) <= A_LITTLE then
     return holder
   end
 end

@@ -7,7 +7,7 @@
 --          3 reason
 --          4 seen    the token of the holder that the operator saw, or the whole of an old client's value
 -- Returns  1 cleared, 0 it changed hands or was free already
--- luacheck: read globals lock beside history gone parts_of token_of outlives unlist ours write_end
+-- luacheck: read globals lock beside gone parts_of token_of outlives unlist ours write_end
 
 local why, seen = ARGV[2] .. '|' .. ARGV[3], ARGV[4]
 
@@ -16,7 +16,6 @@ local holder = value and redis.call('HGET', beside, 'holder')
 if not value or (value ~= seen and not (token_of(holder) == seen and ours(value))) then
   return 0
 end
-redis.call('LLEN', history)  -- another type is an error before anything was written
 redis.call('DEL', lock)
 unlist()
 if value ~= seen then

@@ -26,6 +26,7 @@ local NO_STRING = 'no string'
 
 local function parts_of(value)
   local its_token, mark, fence, acquired_at, ttl, says = string.match(value, VALUE)
+  if not ttl or #fence > 16 or #ttl > 14 then return end  -- no script writes longer numbers
   if acquired_at == '' then acquired_at = fence end
   return its_token, mark, fence, acquired_at, ttl, says
 end
@@ -55,5 +56,6 @@ end
 
 local function with_ttl(value, ttl)
   local its_token, mark, fence, acquired_at, _, says = parts_of(value)
+  if not its_token then return value end
   return value_of(its_token, mark, fence, acquired_at, ttl, says)
 end

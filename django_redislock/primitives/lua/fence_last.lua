@@ -1,0 +1,13 @@
+-- Part: the last fencing token that was given.
+--
+-- Gives  last_of(clock)  this token; 0: none is known; nil: the key `clock` has something that no script
+--                        wrote. From 2^53 on, Lua can't count one by one
+
+local function last_of(clock)
+  local last = redis.pcall('GET', clock) or '0'
+  if type(last) == 'table' then
+    if not string.find(last.err, 'WRONGTYPE') then error(last.err, 0) end
+  elseif string.find(last, '^%d+$') and tonumber(last) < 2^53 then
+    return tonumber(last)
+  end
+end
