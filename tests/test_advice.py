@@ -8,7 +8,6 @@ the code as it is then. The hints of checks and of the doctor are in test_hints.
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import copy
 import gc
@@ -49,7 +48,6 @@ from tests.operations.calling import granted
 from tests.processes import ROOT
 from tests.waiting import eventually
 
-PACKAGE = ROOT / "django_redislock"
 TABLE = ROOT / "tests" / "advice.txt"
 
 
@@ -119,7 +117,7 @@ def of_cluster(urls: list[str]) -> Any:
 def three_servers() -> Any:
     """There are three, as in memory, where each alias has a server of its own."""
     return in_turn(
-        override_settings(CACHES=dict.fromkeys(("default", "a", "b", "c"), {"BACKEND": "x"})),
+        override_settings(CACHES={its: {"BACKEND": "x"} for its in ("default", "a", "b", "c")}),
         testing.locks_in_memory(),
     )
 
@@ -141,22 +139,28 @@ WORLD: dict[str, Any] = {
 }
 
 
-ROWS = list(table())
-of_each = pytest.mark.parametrize("row", ROWS, ids=range(len(ROWS)))
 _WITH_A_DATABASE = re.compile(r"\b(transaction|by_hand|Product|fence|release=)\b")
+
+
+def rows() -> Iterator[Any]:
+    for number, row in enumerate(table()):
+        wants = _WITH_A_DATABASE.search(row.trouble + row.instead)
+        marks = [pytest.mark.django_db(transaction=True)] if wants else []
+        yield pytest.param(row, id=str(number), marks=marks)
+
+
+of_each = pytest.mark.parametrize("row", list(rows()))
 
 
 @pytest.fixture
 def follow(
-    request: pytest.FixtureRequest, redis: Redis, monkeypatch: pytest.MonkeyPatch, caplog: Any
+    redis: Redis, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> Callable[[str], Callable[[], list[str]]]:
     """Runs code, and returns what returns its messages."""
     monkeypatch.setattr(ConnectionFactory, "_pools", {})
     monkeypatch.setattr(registry, "_registry", {})
 
     def follow(code: str) -> Callable[[], list[str]]:
-        if _WITH_A_DATABASE.search(code):
-            request.getfixturevalue("transactional_db")
         world = {**WORLD, "redis": redis, "__name__": "tests.advice"}
         said: list[str] = []
         with warnings.catch_warnings(record=True) as warned:
