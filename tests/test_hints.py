@@ -142,12 +142,17 @@ FINDINGS: list[tuple[str, dict[str, Any]]] = [
     ("W008", {"REDIS_LOCK": {"TTL": 5}}),
     ("W008", {"REDIS_LOCK": {"TTL": 5}, **redislock(WAIT=5)}),
     ("W009", {"DEBUG": True, **apart(redislock={"USING": ":memory:"}), **one()}),
+    (
+        "W010",
+        {"CACHES": {"default": MEMORY | {"KEY_FUNCTION": "shop.keys.make"}, "locks": entry()}},
+    ),
     ("I103", redislock(LOCKS={"reprot:*": {"TTL": 5}})),
     ("I104", redislock(LOCKS={"zzz": {"TTL": 5}})),
 ]
 
 NOT_PASTED = {
     "E003": "tests/test_advice.py has the messages about jobs",
+    "E005": "a person writes the function",
     "E101": "a person starts the server",
     "E102": "a person upgrades the server",
     "W107": "what was lost is lost",
@@ -170,6 +175,7 @@ NOT_PASTED = {
     "W110": "there is no newer release in a test",
     "W111": "permissions, as E105, or another server",
     "W112": "permissions, as E105, or another server",
+    "W113": "tests/test_hostile.py::TestTheLastFencingToken::test_it_can_not_be_read",
     "I102": "tests/test_doctor.py::TestE105",
     "I105": "tests/test_doctor.py::TestE105",
 }

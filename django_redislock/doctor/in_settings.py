@@ -156,9 +156,10 @@ def _after_loss(name: str) -> Iterator[Finding]:
             )
 
 
-_SCOPE = (
-    '"SCOPE": "shop.tenants.scope", and in shop/tenants.py: def scope(): return the text that '
-    "tells this tenant from others, or None"
+_PATH = "shop.tenants.scope"
+_FUNCTION = (
+    "and in shop/tenants.py: def scope(): return the text that tells this tenant from others, or "
+    "None"
 )
 
 
@@ -176,7 +177,11 @@ def _scopes() -> Iterator[Finding]:
         except Exception as error:  # a module may raise anything when it is imported
             wrong = str(error)
         if wrong:
-            yield Finding(id="redislock.E005", message=wrong, hint=_SCOPE)
+            yield Finding(
+                id="redislock.E005",
+                message=wrong,
+                hint=f"Write a dotted path, such as {_PATH!r}, {_FUNCTION}.",
+            )
 
 
 _TENANT_APPS = ("django_tenants", "tenant_schemas", "django_pgschemas")
@@ -200,8 +205,11 @@ def _tenants() -> Iterator[Finding]:
             id="redislock.W010",
             message=f"{' and '.join(seen)}. REDISLOCK has no SCOPE, so tenants share their locks, "
             f"what once() has done, and the stored responses of idempotent_view().",
-            hint=f"{_SCOPE}. With django-tenants: return connection.schema_name. If there are no "
-            f'tenants, or they are to share: "SCOPE": None.',
+            hint=joined(
+                [into_redislock(SCOPE=_PATH)],
+                f"{_FUNCTION}. With django-tenants: return connection.schema_name. If there are "
+                f"no tenants, or they are to share: {into_redislock(SCOPE=None)}",
+            ),
         )
 
 

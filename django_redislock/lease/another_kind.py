@@ -42,11 +42,11 @@ def _broken(keys: Keys, key: str, using: str) -> LockError:
     words = ["manage.py", "redislock", "clear"]
     if keys.named_by_others:
         words.append("--cache-locks")
-    if conf.policy(keys.name, {}).using != using:
+    if conf.policy(conf.written(keys.name), {}).using != using:
         words.append(f"--using={using}")
     return LockError(
         f"The key {key!r} has a type that such a lock does not use, so {keys.name!r} can't be "
-        f"locked: another program has written it. It was left alone. To delete it: "
-        f"{shlex.join([*words, keys.name])}",
+        f"locked: another program has written it. It was left alone. If that program needs it, "
+        f"change REDISLOCK['PREFIX']. To delete it: {shlex.join([*words, keys.name])}",
         keys.name,
     )
