@@ -151,10 +151,11 @@ class _Asking:
             with self._perhaps("its guard"):
                 guard = self._client.get(Keys.of(prefix, "-").guard)
         counted: dict[str, Any] = dict.fromkeys(COUNTED)
-        with self._perhaps("what is counted"), suppress(MovedError):
+        with self._perhaps("what is counted"):
             for what in COUNTED:
                 key = counter(Keys.of(prefix, "-").index, what)
-                counted[what] = self._client.get(key)
+                with suppress(MovedError):  # another node of the cluster has this one
+                    counted[what] = self._client.get(key)
         numbers = {what: label.number(text) or 0 for what, text in counted.items()}
         keys, refused = keyspace.KeyFacts(), permissions.Refused()
         messages = permissions.Messages()

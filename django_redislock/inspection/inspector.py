@@ -407,7 +407,7 @@ class Inspector:
         unread = batch
         while unread:  # if locks have many holders, one answer does not have all locks
             some = [locks[position] for position in unread]
-            keys = [key for lock in some for key in (lock.lock, lock.queue)]
+            keys = [key for lock in some for key in lock.looked_at]
             args = [permits.SHOWN, int(self._cache_locks)]
             now, *answers = self._ask("inspection_locks", [*keys, self._index], args)
             for position, answer in zip(unread, answers, strict=False):

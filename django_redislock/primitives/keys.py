@@ -146,6 +146,12 @@ class Keys:
         """The runs of a periodic job. The lock is the lock of the job."""
         return f"{self._beside}:ledger"
 
+    @property
+    def looked_at(self) -> list[str]:
+        """Its keys in which something may be wrong, in the order of lua/broken.lua."""
+        beside = [self.queue, self.waiters, self.holders, self.record, self.timestamp]
+        return [self.lock, *beside, self.ledger]
+
     def inbox(self, process: str) -> str:
         """The channel of a process for this lock alone, in the slot of the lock."""
         return f"{self._beside}:inbox:{process}"

@@ -29,6 +29,6 @@ async def mend(port: Port, keys: Keys) -> list[str]:
 
 
 async def _ask(port: Port, keys: Keys, reads: str) -> list[str]:
-    its = [keys.lock, keys.queue, keys.index]
+    its = [*keys.looked_at, keys.index]
     found = await port.script("lock_mend", its, [tokens.word(), reads])
     return [key.decode(errors="backslashreplace") for key in found]

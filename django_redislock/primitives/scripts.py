@@ -128,8 +128,7 @@ GUARDED = "_guarded"
 file of the script without it, with more parts."""
 
 _FINDS_KEYS = {
-    *("inspection_index", "inspection_locks", "inspection_page", "inspection_scan"),
-    *("inspection_urgent", "lock_mend"),
+    *("inspection_index", "inspection_page", "inspection_scan", "inspection_urgent"),
 }
 """Scripts that look at keys which they find. Those of a single lock are given all their keys."""
 _ANY_KEY = "--!df flags=allow-undeclared-keys\n"

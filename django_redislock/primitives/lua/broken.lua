@@ -1,10 +1,11 @@
 -- Part: keys of a lock that have another type than its scripts give them.
 --
--- Gives  broken(lock, queue, index)  these keys, in a list. Without a history: the scripts delete one of
---                                    another type (history.lua)
+-- Gives  broken(its, index)  these keys, in a list. `its` are the lock, its queue, waiters, holders, record,
+--                            timestamp and ledger (Keys.looked_at). Not its history: the scripts delete
+--                            one of another type (history.lua)
 
-local function broken(lock, queue, index)
-  local beside, found = string.sub(queue, 1, -6), {}
+local function broken(its, index)
+  local lock, queue, found = its[1], its[2], {}
   local function look_at(key, answer)
     if type(answer) == 'table' and string.find(answer.err, 'WRONGTYPE') then found[#found + 1] = key end
   end
@@ -12,9 +13,7 @@ local function broken(lock, queue, index)
   if type(value) == 'table' then look_at(lock, redis.pcall('ZCARD', lock)) end
   if index ~= lock then look_at(index, redis.pcall('ZCARD', index)) end  -- else it is a cluster
   look_at(queue, redis.pcall('ZCARD', queue))
-  look_at(beside .. 'record', redis.pcall('GETRANGE', beside .. 'record', 0, 0))
-  for _, hash in ipairs({'waiters', 'holders', 'timestamp', 'ledger'}) do
-    look_at(beside .. hash, redis.pcall('HLEN', beside .. hash))
-  end
+  look_at(its[5], redis.pcall('GETRANGE', its[5], 0, 0))
+  for _, hash in ipairs({its[3], its[4], its[6], its[7]}) do look_at(hash, redis.pcall('HLEN', hash)) end
   return found
 end

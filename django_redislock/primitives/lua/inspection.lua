@@ -1,10 +1,11 @@
 -- Part: how a lock looks, for operators. Nothing is written.
 --
--- Gives  seen(lock, queue, index, most, suspect)  {value or nil, pttl ms, number of waiters, number of
+-- Gives  seen(its, index, most, suspect)  {value or nil, pttl ms, number of waiters, number of
 --          holders, a broken key or "", ...}; {value or nil, pttl ms} is a lock with one holder, for which
 --          nobody waits. Of a lock that several may hold, value and pttl are those of the holder whose
 --          lease ends first, and then come {value, pttl ms, token} of up to `most`; "" is the value of a
---          holder whose record is lost. `suspect`: look for a broken key even if none is beside the lock
+--          holder whose record is lost. `its` are as in broken.lua; `suspect`: look for a broken key
+--          even if none is beside the lock
 --        looked_at  how many of several holders it has looked at until now
 -- luacheck: read globals now integer broken
 
@@ -27,21 +28,20 @@ local function holders_of(lock, holders, most)
   return each
 end
 
-local function seen(lock, queue, index, most, suspect)
-  local beside = string.sub(queue, 1, -6)
+local function seen(its, index, most, suspect)
+  local lock = its[1]
   local value, pttl, each = redis.pcall('GET', lock), redis.call('PTTL', lock), nil
   local plain = type(value) ~= 'table'
   if not plain then
-    each = holders_of(lock, beside .. 'holders', most)
+    each = holders_of(lock, its[4], most)
     value = each and each[2] and each[2][1] or false
     if value then pttl = each[2][2] end
   end
-  if plain and not suspect and redis.call('EXISTS', queue, beside .. 'waiters', beside .. 'holders',
-    beside .. 'record', beside .. 'timestamp', beside .. 'ledger') == 0 then
+  if plain and not suspect and redis.call('EXISTS', unpack(its, 2)) == 0 then
     return {value, pttl}
   end
-  local its, waiters = broken(lock, queue, index)[1] or '', redis.pcall('ZCARD', queue)
+  local key, waiters = broken(its, index)[1] or '', redis.pcall('ZCARD', its[2])
   if type(waiters) ~= 'number' then waiters = 0 end
-  if its == '' and (not value or plain and waiters == 0) then return {value, pttl} end
-  return {value, pttl, waiters, each and each[1] or value and 1 or 0, its, unpack(each or {}, 2)}
+  if key == '' and (not value or plain and waiters == 0) then return {value, pttl} end
+  return {value, pttl, waiters, each and each[1] or value and 1 or 0, key, unpack(each or {}, 2)}
 end

@@ -11,7 +11,10 @@ local most = tonumber(ARGV[2])
 local function look_at(locks, found)
   local gone = 0
   for _, lock in ipairs(locks) do
-    local its = looked_at < most and seen(lock, lock .. ':queue', KEYS[1], most)
+    local its = looked_at < most and seen({
+      lock, lock .. ':queue', lock .. ':waiters', lock .. ':holders', lock .. ':record',
+      lock .. ':timestamp', lock .. ':ledger',
+    }, KEYS[1], most)
     if its and not its[1] and not its[3] then
       gone = gone + 1
     else

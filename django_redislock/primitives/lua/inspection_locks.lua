@@ -1,6 +1,6 @@
 -- Look at many locks, without writing anything: a Redis user who may only read can call it.
 --
--- KEYS     for each lock: lock, queue; then index (as in lock.lua)
+-- KEYS     for each lock: as in broken.lua; then index (as in lock.lua)
 -- ARGV     1 the word that the answer begins with
 --          2 most    so many holders of one lock at most; and after so many in all, no other
 --                  lock is begun: Redis stands still meanwhile
@@ -16,14 +16,14 @@ local found = {integer(now)}
 local most, listed = tonumber(ARGV[2]), ARGV[3] == '1'
 local suspect = not CLUSTER and type(redis.pcall('ZCARD', index)) == 'table'
 
-for i = 1, (#KEYS - 1) / 2 do
+for i = 1, #KEYS - 1, 7 do
   if looked_at >= most then break end
-  local lock = KEYS[2 * i - 1]
-  local its = seen(lock, KEYS[2 * i], CLUSTER and lock or index, most, suspect)
+  local lock = KEYS[i]
+  local its = seen({unpack(KEYS, i, i + 6)}, CLUSTER and lock or index, most, suspect)
   if listed and not CLUSTER and not suspect and not string.find(its[1] or '', VALUE)
     and not redis.call('ZSCORE', index, lock) then
     its = {false, its[2]}
   end
-  found[i + 1] = its
+  found[#found + 1] = its
 end
 return found

@@ -1,14 +1,14 @@
 -- Look which keys of a lock have another type than its scripts give them, so that nobody can take it. List
 -- the lock, so that people see it; or delete these keys.
 --
--- KEYS     1 lock  2 queue  3 index  (as in lock.lua)
+-- KEYS     as in broken.lua; then index (as in lock.lua)
 -- ARGV     1 the word that the answer begins with
 --          2 reads  a command that reads the lock, if its key has the right type; or "": delete
 -- Returns  these keys
 -- luacheck: read globals now integer broken
 
-local lock, queue, index, reads = KEYS[1], KEYS[2], KEYS[3], ARGV[2]
-local found = broken(lock, queue, index)
+local lock, index, reads = KEYS[1], KEYS[#KEYS], ARGV[2]
+local found = broken(KEYS, index)
 if reads == '' then
   if found[1] then redis.call('DEL', unpack(found)) end
 else
