@@ -502,7 +502,7 @@ class TestBrokenKeys:
         policy = lock()._policy()
         keys = lock()._keys(policy)
         if kind == "multi":
-            keys = lock()._parts()[0]
+            keys = lock()._keys().parts[0]
             assert keys.name == "job"
         if which == "timestamp" and kind == "both":
             keys = keys.of_timestamp()

@@ -44,7 +44,6 @@ HARMLESS: dict[str, tuple[object, ...]] = {
     "hset": (KEY, "-", "-", "-"),  # a field without a value, which is refused
     "hvals": (KEY,),
     "lindex": (KEY, 0),
-    "llen": (KEY,),
     "lpop": (KEY,),
     "lrange": (KEY, 0, 0),
     "lset": (KEY, 0, "-"),

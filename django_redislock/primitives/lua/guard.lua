@@ -9,8 +9,9 @@
 -- luacheck: read globals now integer
 
 local function pause(guard, ttl)
-  local since = tonumber(redis.pcall('GET', guard) or nil)
-  -- If the clock was set back, nobody knows how long ago it was.
+  local since = redis.pcall('GET', guard)
+  since = type(since) == 'string' and string.find(since, '^%d+$') and tonumber(since)
+  -- If it can't be read, or the clock was set back, nobody knows how long ago it was.
   if not since or since > now then
     since = now
     redis.call('SET', guard, integer(now))
