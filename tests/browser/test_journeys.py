@@ -11,21 +11,22 @@ WAREHOUSE = "warehouse:synchronisation:with-the-supplier:2026-11-21"
 
 
 def test_find_the_stuck_lock(site: Site, window: Window) -> None:
-    """Among 61 locks, the first row is the one that is stuck, and says who left it where; the
-    first number above the list leads to all such locks."""
+    """Among 61 locks, the first rows are those in trouble: one that is broken, and the one that is
+    stuck, which says who left it where. Numbers above the list lead to all such locks."""
     fleet(site)
     window.goes_to_list()
     expect(window.rows).to_have_count(61)
-    assert window.names()[:4] == ["export:accounts", WAREHOUSE, "mailbox", "stock:1"]
-    first = window.rows.first
-    expect(first.locator(".redislock-state")).to_have_text("stale")
-    expect(first.locator(".field-holder")).to_contain_text("worker-2 · 77")
-    expect(first.locator(".field-holder")).to_contain_text("accounts/export.py:15 in run")
-    expect(first.locator(".field-waiters")).to_have_text("1")
-    stale, *others = window.page.locator("#redislock-summary a").all()
+    assert window.names()[:4] == ["mailbox", "export:accounts", WAREHOUSE, "stock:1"]
+    expect(window.rows.first.locator(".redislock-state")).to_have_text("broken")
+    stuck = window.rows.nth(1)
+    expect(stuck.locator(".redislock-state")).to_have_text("stale")
+    expect(stuck.locator(".field-holder")).to_contain_text("worker-2 · 77")
+    expect(stuck.locator(".field-holder")).to_contain_text("accounts/export.py:15 in run")
+    expect(stuck.locator(".field-waiters")).to_have_text("1")
+    broken, stale, *others = window.page.locator("#redislock-summary a").all()
+    assert broken.inner_text() == "1 broken"
     assert stale.inner_text() == "2 stale"
     assert [one.inner_text() for one in others] == [
-        "1 unknown",
         "58 held",
         "4 waited for",
         "304 waiting",

@@ -13,7 +13,7 @@ from redis import Redis
 
 from django_redislock import Lease, LeaseState, LockError, current_lease, redis_lock
 from django_redislock.lease.watchdog import watchdog
-from django_redislock.locks import redis_lock as decorators
+from django_redislock.settings import conf
 from django_redislock.transport.inbox import BACKGROUND, Inbox
 from django_redislock.transport.server import server_of
 from tests.faults.interruption import BEGINNING, KINDS, Kind, Place, every_place
@@ -68,7 +68,7 @@ def lost() -> int:
 def unwatched(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody is told that a lock was never used, as in production. That is said by a finalizer,
     out of which no exception comes."""
-    monkeypatch.setattr(decorators, "_for_developers", lambda: False)
+    monkeypatch.setattr(conf, "for_developers", lambda: False)
 
 
 @pytest.fixture(autouse=True)

@@ -37,8 +37,8 @@ from django_redislock.base.holder import Holder
 from django_redislock.base.servers import Servers
 from django_redislock.inspection import Inspector
 from django_redislock.lease.watchdog import Watchdog, watchdog
-from django_redislock.locks import redis_lock as decorators
 from django_redislock.primitives import redlock
+from django_redislock.settings import conf
 from django_redislock.settings.configured import aliases
 from django_redislock.transport import wire
 from django_redislock.transport.cluster import Cluster
@@ -244,7 +244,7 @@ def test_interrupted(
             return [name for name, value in values if value not in (None, FOREIGN)]
 
     # That is said by a finalizer, out of which no exception comes.
-    monkeypatch.setattr(decorators, "_for_developers", lambda: False)
+    monkeypatch.setattr(conf, "for_developers", lambda: False)
     act(0)
     before = unreturned()
     places = list(every_place(act, kinds=KINDS, every=7))

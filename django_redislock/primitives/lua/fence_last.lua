@@ -6,7 +6,7 @@
 local function last_of(clock)
   local last = redis.pcall('GET', clock) or '0'
   if type(last) == 'table' then
-    if not string.find(last.err, 'WRONGTYPE') then error(last.err, 0) end
+    if not string.find(tostring(last.err), 'WRONGTYPE') then error(last.err, 0) end
   elseif string.find(last, '^%d+$') and tonumber(last) < 2^53 then
     return tonumber(last)
   end

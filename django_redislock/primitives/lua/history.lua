@@ -19,7 +19,7 @@ local A_SECOND = 1000000
 local function newest()
   local entry = redis.pcall('LINDEX', history, 0)
   if type(entry) ~= 'table' then return token_of(entry) end
-  if not string.find(entry.err, 'WRONGTYPE') then error(entry.err, 0) end
+  if not string.find(tostring(entry.err), 'WRONGTYPE') then error(entry.err, 0) end
   redis.call('DEL', history)
 end
 
