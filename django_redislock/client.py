@@ -112,6 +112,9 @@ class Lock(RedisLock):
         )
         return _ask(self._attempt(token, server, claim, policy, wait))
 
+    def register_scripts(self) -> None:
+        """Register none: they are not used, and would keep the first client alive for good."""
+
     def owned(self) -> bool:
         """Whether this lock holds the key now."""
         token = self.local.token
