@@ -55,7 +55,7 @@ class Target:
         return True
 
     def _left(self) -> str:
-        servers = conf.policy(conf.written(self.name), {}).using
+        servers = conf.listed(self.name).using
         if isinstance(self.inspector, RedlockInspector):
             left = [*self.inspector.unasked]
             why = "could not be asked, and may keep it until the lease ends there"

@@ -42,7 +42,7 @@ def _broken(keys: Keys, key: str, using: str) -> LockError:
     words = ["manage.py", "redislock", "clear"]
     if keys.named_by_others:
         words.append("--cache-locks")
-    if conf.policy(conf.written(keys.name), {}).using != using:
+    if conf.listed(keys.name).using != using:
         words.append(f"--using={using}")
     return LockError(
         f"The key {key!r} has a type that such a lock does not use, so {keys.name!r} can't be "

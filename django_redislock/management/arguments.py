@@ -53,7 +53,7 @@ def find(
     It may have an alias of its own in the settings, or be a Redlock. If nobody holds a lock of
     that name, it may be the key of a `cache.lock()`.
     """
-    using = options["using"] or conf.policy(conf.written(name), {}).using
+    using = options["using"] or conf.listed(name).using
     by_key = Inspector(aliases_of(using)[0], cache_locks=True)
     if options["cache_locks"]:
         return by_key, by_key.get(name)

@@ -49,7 +49,7 @@ _MULTI = (
 _LEASES = ("clock", "memory", "value", "leases_keys", "index")
 _PERMITS = (*_LOCK, "queue", "permits")
 _TIMESTAMP = ("clock", "memory", "value", "timestamp_keys", "index", "history", "timestamp")
-_LISTED = ("clock", "broken", "inspection", "inspection_listed")
+_LISTED = ("clock", "broken", "inspection", "inspection_keys", "inspection_listed")
 _LEDGER = ("clock", "value", "ledger_key", "ledger")
 _LEDGERS = ("clock", "value", "ledger_keys", "ledger")
 
@@ -63,7 +63,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "inspection_page": _LISTED,
     "inspection_processes": (),
     "inspection_scan": (),
-    "inspection_urgent": ("clock",),
+    "inspection_urgent": ("clock", "inspection_keys"),
     "inspection_waiters": ("clock",),
     "inspection_written": (),
     "ledger_claim": (*_MUTEX, "ledger_key", "ledger"),

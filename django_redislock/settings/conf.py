@@ -226,6 +226,11 @@ def written(name: str) -> str:
     return rest if rest and policy(rest, {}).scope is not None else name
 
 
+def listed(name: str) -> Policy:
+    """Return what the settings say of a lock, by its name in a list."""
+    return policy(written(name), {})
+
+
 def origins(name: str) -> dict[str, Setting]:
     """Return the settings of the lock `name` with their sources. Arguments in the code beat
     them."""

@@ -71,7 +71,7 @@ def _attributes(event: LockEvent, known: str) -> dict[str, str | int]:
         "redislock.using": event.using,
         "redislock.outcome": event.outcome,
     }
-    if conf.policy(conf.written(event.name), {}).trace_names:
+    if conf.listed(event.name).trace_names:
         attributes["redislock.name"] = event.name
     code = _CODE.fullmatch(event.label)
     if code is None:

@@ -240,7 +240,7 @@ def _read(name: str, seen: int, options: dict[str, Any]) -> Raised:
 
 
 def _where(name: str, options: dict[str, Any]) -> tuple[SyncPort, Keys]:
-    prefix, policy = conf.prefix(), conf.policy(conf.written(name), {})
+    prefix, policy = conf.prefix(), conf.listed(name)
     using = _using(name, options)
     cache_locks = options["cache_locks"]
     keys = Keys.verbatim(prefix, name.encode()) if cache_locks else Keys.of(prefix, name)
@@ -248,6 +248,4 @@ def _where(name: str, options: dict[str, Any]) -> tuple[SyncPort, Keys]:
 
 
 def _using(name: str, options: dict[str, Any]) -> str:
-    return validate_using(
-        options["using"] or aliases_of(conf.policy(conf.written(name), {}).using)[0]
-    )
+    return validate_using(options["using"] or aliases_of(conf.listed(name).using)[0])

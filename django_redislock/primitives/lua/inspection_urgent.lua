@@ -7,7 +7,7 @@
 --          4 alive  ms; a process whose sign of life is kept for longer is alive
 -- Returns  {number of entries of the index, rank, lock, ...}; for an entry whose lock nobody holds, its
 --          rank and ""
--- luacheck: read globals now integer
+-- luacheck: read globals now integer keys_of
 
 local index, from, limit, alive = KEYS[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local signs = string.sub(index, 1, -6) .. 'process:'  -- the index is '<prefix>:index'
@@ -48,8 +48,7 @@ local found = {redis.call('ZCARD', index)}
 for i, lock in ipairs(redis.call('ZRANGE', index, from, from + limit - 1)) do
   local urgent
   local value = redis.pcall('GETRANGE', lock, 0, 7)
-  if value == '' and redis.call('EXISTS', lock, lock .. ':queue', lock .. ':waiters', lock .. ':holders',
-    lock .. ':record', lock .. ':timestamp', lock .. ':ledger') == 0
+  if value == '' and redis.call('EXISTS', unpack(keys_of(lock))) == 0
     or type(value) == 'table' and nobody_holds(lock) then
     lock, urgent = '', true
   elseif type(value) == 'table' then
