@@ -7,7 +7,8 @@
 local function broken(its, index)
   local lock, queue, found = its[1], its[2], {}
   local function look_at(key, answer)
-    if type(answer) == 'table' and string.find(tostring(answer.err), 'WRONGTYPE') then found[#found + 1] = key end
+    local failed = type(answer) == 'table' and tostring(answer.err)
+    if failed and string.find(failed, 'WRONGTYPE') then found[#found + 1] = key end
   end
   local value = redis.pcall('GETRANGE', lock, 0, 0)
   if type(value) == 'table' then look_at(lock, redis.pcall('ZCARD', lock)) end
