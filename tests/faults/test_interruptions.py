@@ -72,6 +72,13 @@ def unwatched(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
+def unkept() -> Iterator[None]:
+    """No test that fails leaves its locks to the next one."""
+    yield
+    kept_locks.clear()
+
+
+@pytest.fixture(autouse=True)
 def none_lost() -> Iterator[None]:
     """No test loses a connection."""
     before = lost()
@@ -104,7 +111,7 @@ def nothing_remains(redis: Redis, places: dict[str, Place]) -> None:
     eventually(settled)
     assert len(left(redis, places)) <= len(places) * 0.04
     for name in living(places):
-        assert (places[name].function, places[name].kind) == ("Lock.__exit__", BEGINNING)
+        assert (places[name].function, places[name].kind) == ("Entered.__exit__", BEGINNING)
     kept_locks.clear()
     eventually(lambda: not living(places))
     with pytest.raises(LockError):
