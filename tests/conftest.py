@@ -16,6 +16,7 @@ from redis import Redis
 from devtools.postgres_server import NoPostgresServer, PostgresServer, find_postgres
 from devtools.redis_server import RedisServer
 from django_redislock import signals
+from django_redislock.lease import holds
 from django_redislock.lease.watchdog import Watchdog
 from django_redislock.signals import LockEvent
 from django_redislock.transport.server import every
@@ -62,6 +63,7 @@ def _no_leases_left() -> None:
     for watchdog in every(Watchdog):
         watchdog._leases.clear()
         watchdog._tokens.clear()
+    holds.current.set(None)  # a test may have left a block without its end
 
 
 @pytest.fixture

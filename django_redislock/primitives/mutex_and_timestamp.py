@@ -53,7 +53,8 @@ def _second(claim: Claim) -> Claim:
 def _remember(claim: Claim, second: Claim) -> None:
     claim.doubtful |= second.doubtful
     claim.given_back |= second.given_back
-    claim.released += second.released
+    # `second` began with those of `claim`: each of them once, however often this is repeated.
+    claim.released = tuple(dict.fromkeys((*claim.released, *second.released)))
 
 
 async def acquire(

@@ -14,6 +14,9 @@ from django_redislock import (
     TimestampLock,
     redis_lock,
 )
+from django_redislock.primitives.contract import run
+from django_redislock.transport.ports import SyncPort
+from django_redislock.transport.server import server_of
 from tests.classic import Classic
 from tests.contract.api import Api
 from tests.waiting import PATIENCE, eventually
@@ -244,3 +247,15 @@ def test_a_key_that_no_name_can_have(api: Api, redis: Redis) -> None:
     assert not Classic(redis, key).acquire()
     api.release(lease)
     assert not redis.exists(key)
+
+
+def test_a_release_that_is_repeated_often(redis: Redis) -> None:
+    """It takes no more memory each time: the watchdog repeats one for as long as it gets no
+    answer."""
+    lease = redis_lock("job", timestamp_key="old").acquire()
+    assert lease is not None
+    port = SyncPort(server_of("default"))
+    for _ in range(20):
+        run(lease._claim.primitive.release(port, lease._claim))
+    assert len(lease._claim.released) < 5
+    lease.release()
