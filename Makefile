@@ -11,9 +11,9 @@ PARALLEL := -n auto --dist worksteal
 RUN := $(VENV)/bin/python
 INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo tour test check lint torture fleet model peers bench screenshots
+.PHONY: help demo tour test check fix lint coverage torture fleet model peers bench screenshots
 .DEFAULT_GOAL := help
-# One .venv for all: two pips at a time would be in each other's way.
+# pip can't run twice in one environment.
 .NOTPARALLEL:
 
 help: ## list these targets
@@ -31,11 +31,20 @@ test: $(VENV)/.test ## the quick tests, for each change; REDISLOCK_SERVER choose
 check: $(VENV)/.test ## all tests
 	$(RUN) -m pytest $(PARALLEL) $(ARGS)
 
+fix: $(VENV)/.test ## what ruff can mend by itself: its fixes, and the format
+	$(RUN) -m ruff check --fix .
+	$(RUN) -m ruff format .
+
 lint: $(VENV)/.test ## ruff and mypy, and luacheck if it is installed
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
 	$(RUN) -m devtools.luacheck
+
+# Those that count bytecodes trace what they run, as coverage does.
+coverage: $(VENV)/.coverage ## which lines and branches of the package the quick tests run
+	$(RUN) -m pytest $(PARALLEL) -m "not slow" --cov --cov-report=term:skip-covered \
+	  --deselect tests/test_bytecodes.py $(ARGS)
 
 .PHONY: docs dist
 docs: $(VENV)/.test ## the site, into docs/_build
@@ -78,6 +87,11 @@ $(VENV)/.test: pyproject.toml $(VENV)/.pip
 	@echo "Installing what the tests need into $(VENV)"
 	@$(INSTALL) --editable . --group test
 	@touch $(VENV)/.server $@
+
+$(VENV)/.coverage: $(VENV)/.test
+	@echo "Installing coverage into $(VENV)"
+	@$(INSTALL) --editable . --group test --group coverage
+	@touch $@
 
 $(VENV)/.peers: $(VENV)/.test
 	@echo "Installing the libraries to compare with into $(VENV)"

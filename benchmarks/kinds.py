@@ -1,4 +1,5 @@
-"""Free locks of other kinds: a semaphore, a read-write lock, several names, and several servers.
+"""Free locks of other kinds: a semaphore, a read-write lock, several names, and several servers;
+and what works under a lock: `once`, `single_flight` and `lock_view`.
 
 A cycle is acquire and release, each time with a new name, beside the same two plain commands as in
 `uncontended`. A Redlock asks three servers, which share the core of the server here.
@@ -17,6 +18,7 @@ from .uncontended import FLOOR, OURS, Cycle, contestants, spent
 REDLOCK = "Redlock of three servers"
 SHARED = ["Semaphore", "ReadWriteLock, reading", "ReadWriteLock, writing"]
 MULTI = "MultiLock of two names"
+ONCE, FLIGHT, VIEW = "once", "single_flight", "lock_view"
 
 
 def measure(*, rounds: int, cycles: int) -> list[Row]:
@@ -64,7 +66,18 @@ def _beside(server: Any) -> Any:
 
 
 def _of_kinds() -> Iterator[tuple[str, Cycle]]:
-    from django_redislock import MultiLock, ReadWriteLock, Redlock, Semaphore
+    from django.http import HttpRequest, HttpResponse
+    from django.test import RequestFactory
+
+    from django_redislock import (
+        MultiLock,
+        ReadWriteLock,
+        Redlock,
+        Semaphore,
+        once,
+        single_flight,
+    )
+    from django_redislock.views import lock_view
 
     def locked(make: Any) -> Cycle:
         def cycle(number: int) -> None:
@@ -79,3 +92,13 @@ def _of_kinds() -> Iterator[tuple[str, Cycle]]:
     yield writing, locked(lambda name: ReadWriteLock(name).write())
     yield MULTI, locked(lambda name: MultiLock([name, f"{name}:too"]))
     yield REDLOCK, locked(lambda name: Redlock(name, using=["default", "b", "c"]))
+
+    request = RequestFactory().post("/")
+
+    @lock_view("invoice:{number}")
+    def view(request: HttpRequest, number: int) -> HttpResponse:  # noqa: ARG001
+        return HttpResponse()
+
+    yield ONCE, locked(once)
+    yield FLIGHT, single_flight("invoice:{number}")(lambda number: number)
+    yield VIEW, lambda number: view(request, number)

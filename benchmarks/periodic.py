@@ -18,11 +18,9 @@ def measure(*, seconds: float = 90.0, every: float = EVERY) -> list[Row]:
     with private_server() as server:
         django_project(default=url(server))
         from django_redislock.periodic import Ledger, RunOutcome, periodic
-        from django_redislock.periodic.execution import JobRun, perform
-        from django_redislock.periodic.job import Job
-        from django_redislock.periodic.registry import jobs
+        from django_redislock.periodic.execution import JobRun, Workers, perform
+        from django_redislock.periodic.job import Job, jobs
         from django_redislock.periodic.runner import runners
-        from django_redislock.periodic.workers import Workers
 
         def nothing() -> None: ...
 

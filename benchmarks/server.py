@@ -31,7 +31,7 @@ from .uncontended import COMPARE_AND_DELETE, FLOOR, OURS
 
 MILLIS = TTL * 1000
 TOKEN = "t" * 32
-SAYS = "web-1·2080|shop/views.py:42 in pay"
+OWNER, LABEL = "web-1·2080", "shop/views.py:42 in pay"
 SEMAPHORE, MULTI, PERMITS = "Semaphore", "MultiLock of two names", "Semaphore, renewed"
 PERMITS_BY_HAND = "places, written by hand"
 BY_HAND = {OURS: HAND, PERMITS: PERMITS_BY_HAND, HAND: HAND, PERMITS_BY_HAND: PERMITS_BY_HAND}
@@ -102,49 +102,39 @@ def packed(words: Words) -> bytes:
 
 
 def contestants(redis: Any) -> list[tuple[str, Cycle]]:
-    from django_redislock.primitives import scripts
-    from django_redislock.primitives.keys import Keys
+    from django_redislock.primitives import mutex, scripts
+    from django_redislock.primitives.contract import Claim
+    from django_redislock.primitives.keys import Keys, KeysTogether
+    from django_redislock.primitives.permits import Permits
 
     script = redis.script_load(COMPARE_AND_DELETE)
     for name in scripts.AT_ONCE:
         redis.script_load(scripts.load(name).source)
 
-    def call(name: str, keys: Sequence[str], *args: str | int) -> Words:
-        sha = scripts.load(name).sha
-        return ("EVALSHA", sha, len(keys), *keys, *scripts.shortened(name, args))
-
     def plain(number: int) -> list[Words]:
         key = f"redislock:{{invoice:{number}}}"
         return [("SET", key, TOKEN, "NX", "PX", MILLIS), ("EVALSHA", script, 1, key, TOKEN)]
 
-    def mutex(number: int) -> list[Words]:
-        keys = Keys.of("redislock", f"invoice:{number}").mutex(TOKEN)
-        return [
-            call("mutex_acquire", keys, TOKEN, MILLIS, SAYS, "-", ""),
-            call("mutex_release", keys, TOKEN, 0, ""),
-        ]
+    def lock(primitive: Any, *kinds: str) -> Cycle:
+        """Taken and dropped by the short requests of a lock that is free."""
 
-    def semaphore(number: int) -> list[Words]:
-        keys = Keys.of("redislock", f"invoice:{number}").permits(TOKEN)
-        return [
-            call("permits_acquire", keys, TOKEN, MILLIS, SAYS, "-", "", "semaphore", 3),
-            call("permits_release", keys, TOKEN, 0, "", "semaphore", 3),
-        ]
+        def cycle(number: int) -> list[Words]:
+            its = tuple(Keys.of("redislock", f"{kind}:{number}") for kind in kinds)
+            keys = its[0]
+            if len(its) > 1:
+                keys = KeysTogether.of("redislock", ", ".join(part.name for part in its))
+                keys.parts = its
+            claim = Claim(keys, TOKEN, TTL, OWNER, LABEL, primitive)
+            return [
+                ("EVALSHA", scripts.load(name).sha, len(keys), *keys, *args)
+                for name, keys, args in (primitive.taking(claim), primitive.dropping(claim))
+            ]
 
-    def multi(number: int) -> list[Words]:
-        both = [Keys.of("redislock", f"{kind}:{number}") for kind in ("invoice", "order")]
-        keys = [
-            key
-            for its in both
-            for key in (its.lock, its.queue, its.waiters, its.history, its.gone(TOKEN))
-        ]
-        keys += both[0].index, both[0].clock
-        return [
-            call("multi_acquire", keys, TOKEN, MILLIS, SAYS, "-", ""),
-            call("multi_release", keys, TOKEN, 0),
-        ]
+        return cycle
 
-    return [(FLOOR, plain), (OURS, mutex), (SEMAPHORE, semaphore), (MULTI, multi)]
+    ours, several = lock(mutex, "invoice"), lock(mutex, "invoice", "order")
+    semaphore = lock(Permits("semaphore", 3), "invoice")
+    return [(FLOOR, plain), (OURS, ours), (SEMAPHORE, semaphore), (MULTI, several)]
 
 
 def free(*, rounds: int, cycles: int) -> list[Row]:
@@ -229,13 +219,11 @@ def renewals(*, rounds: int) -> list[Row]:
             return "EVALSHA", redis.script_load(scripts.load(name).source), len(keys), *keys, *args
 
         for its, place, token in zip(locks, places, tokens, strict=True):
-            claim = (token, MILLIS, SAYS, "", "")
+            claim = (token, MILLIS, f"{OWNER}|{LABEL}", "", "")
             raw.send(packed(call("mutex_acquire", its.mutex(token), claim)))
             wants = (*claim, "semaphore", 3)
             raw.send(packed(call("permits_acquire", place.permits(token), wants)))
-        raw.send(
-            packed(call("mutex_write_down", *mutex.record_of([*zip(locks, tokens, strict=True)])))
-        )
+        raw.send(packed(call(*mutex.record_of([*zip(locks, tokens, strict=True)]))))
         keys = [key for its in places for key in (its.lock, its.holders)]
         listed = call("permits_write_down", [*keys, locks[0].index], ["word", *tokens])
         raw.send(packed(listed))
@@ -248,8 +236,8 @@ def renewals(*, rounds: int) -> list[Row]:
             return "EVALSHA", sha, len(listed), *listed, MILLIS, ends, *tokens
 
         competing = [
-            (OURS, call("mutex_extend", *mutex.extension(held, store=False))),
-            (PERMITS, call("permits_extend", *mutex.extension(taken, store=False, permits=True))),
+            (OURS, call(*mutex.extension(held, store=False))),
+            (PERMITS, call(*mutex.extension(taken, store=False, permits=True))),
             (HAND, by_hand(EXTEND, [its.lock for its in locks])),
             (PERMITS_BY_HAND, by_hand(EXTEND_PERMITS, keys)),
         ]

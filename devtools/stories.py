@@ -195,4 +195,32 @@ STORIES: dict[str, tuple[str, str, str, str]] = {
         Redis > second_waiter: held by …; you are first
         """,
     ),
+    "straight": (
+        "A free lock, from the block to the socket and back",
+        """The block asks the lock, which looks up its plan, makes a claim and sends one script
+        over a line. The answer makes a young lease, which the register knows. At the end of the
+        block the lease sends one more script. Any other answer to one of the two, and any error,
+        goes to the primitive, as the answer to its own first request.""",
+        "block lock claims line Redis",
+        """
+        block > lock: __enter__
+        lock: plan.py: what the settings decide
+        lock > claims: take(claim)
+        claims: mutex.py: the request, as data
+        claims > line: ports.straight
+        line > Redis: mutex_take
+        Redis > line: token, fencing token
+        line > claims: the number
+        claims > lock: a grant
+        lock: lease.py, register.py: a young lease
+        lock > block: the lease
+        block + the body runs
+        block > claims: give_back(claim), by lease.py
+        claims > line: ports.straight
+        line > Redis: mutex_drop
+        Redis > line: token, 1
+        block -
+        claims * else: the primitive goes on
+        """,
+    ),
 }

@@ -17,14 +17,18 @@ from .base.exceptions import (
     StaleRead,
 )
 from .base.holder import Holder
-from .lease.current import current_lease, held
 from .lease.lease import Lease
 from .lease.lifetime import LeaseState
-from .locks.initialise import ainitialise, initialise
-from .locks.multi_lock import MultiLock
-from .locks.once import deduplicate, once
-from .locks.other_kinds import ReadWriteLock, Redlock, Semaphore, TimestampLock
-from .locks.redis_lock import redis_lock
+from .lease.order import current_lease, held
+from .locks.once import ainitialise, deduplicate, initialise, once
+from .locks.redis_lock import (
+    MultiLock,
+    ReadWriteLock,
+    Redlock,
+    Semaphore,
+    TimestampLock,
+    redis_lock,
+)
 from .locks.single_flight import single_flight
 
 __all__ = [

@@ -12,7 +12,7 @@ from django.core.exceptions import ImproperlyConfigured
 from redis import Redis
 
 from .client import Lock
-from .transport import entries
+from .transport import connections
 
 
 class RedisCache(backend.RedisCache):
@@ -21,7 +21,7 @@ class RedisCache(backend.RedisCache):
 
     def __init__(self, server: Any, params: dict[str, Any]) -> None:
         super().__init__(server, params)
-        self._for_locks = entries.of_django(server, params.get("OPTIONS") or {})
+        self._for_locks = connections.of_django(server, params.get("OPTIONS") or {})
 
     def lock(
         self,

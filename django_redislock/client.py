@@ -29,8 +29,9 @@ from .lease.holds import Hold
 from .lease.lease import Lease
 from .lease.watchdog import watchdog
 from .primitives import mutex
-from .primitives.contract import Claim, Grant, Sight, run
+from .primitives.contract import Claim, Grant, Sight, Word, run
 from .primitives.keys import Keys
+from .primitives.scripts import ask, flag
 from .settings import conf, kinds
 from .settings.policy import Policy
 from .transport.ports import SyncPort
@@ -139,7 +140,11 @@ class Lock(RedisLock):
             server = server_of_client(self.redis)
             port = _ImpatientPort(server)
             self._forget()
-            refusal = _ask(mutex.release(port, claim))
+            begun = claims.give_back(server, claim)
+            refusal = None
+            if begun is not None:
+                port.begun = begun.begun
+                refusal = _ask(claims.release(port, claim))
         except BaseException:
             # redis-py forgets the token in any case, so the caller can't try again.
             claim.doubtful = True
@@ -198,7 +203,13 @@ class Lock(RedisLock):
         policy = policy._replace(using=server.using, renew=True, release="exit")
         hold = partial(self._hold, token, server, claim, policy)
         try:
-            got = await claims.acquire(_ImpatientPort, server, claim, policy, wait, hold)
+            port = _ImpatientPort(server, terms=policy.terms())
+            if not (claim.guarded or server.clustered or policy.replicas):
+                _, begun = claims.take(server, policy.terms(), claim, wait, hold)
+                if begun is None:
+                    return True
+                port.begun = begun.begun
+            got = await claims.acquire(port, server, claim, policy, wait, hold)
         except BaseException:
             held: _Held | None = getattr(self.local, "held", None)
             if held is not None and held.claim is claim:
@@ -210,7 +221,7 @@ class Lock(RedisLock):
     def _hold(self, token: Any, server: Server, claim: Claim, policy: Policy, got: Grant) -> None:
         lease = None
         if not self.timeout:
-            lease = Lease(server, claim, got, policy, Hold(label.holder()))._watched()
+            lease = Lease(server, claim, got, policy, Hold(label.holder()))
         else:
             watchdog(server).write_down_later(claim)
         self._forget()  # an earlier claim is lost, or this acquire would have failed
@@ -283,9 +294,8 @@ class Lock(RedisLock):
         if claim is None:
             return False
         keys = claim.keys
-        args = [claim.token, int(seconds * 1000), how]
-        reply = _ask(self._port().script("mutex_expire", keys.mutex(claim.token), args))
-        return bool(reply[0])
+        args: list[Word] = [claim.token, int(seconds * 1000), how]
+        return _ask(ask(self._port(), flag, "mutex_expire", keys.mutex(claim.token), args))
 
 
 def _tag(token: bytes) -> str:

@@ -1,5 +1,5 @@
 """The public home of the connection factories, which settings name."""
 
-from .transport.cluster_factory import ClusterConnectionFactory, OneAddressConnectionFactory
+from .transport.cluster import ClusterConnectionFactory, OneAddressConnectionFactory
 
 __all__ = ["ClusterConnectionFactory", "OneAddressConnectionFactory"]

@@ -99,7 +99,7 @@ nitpick_ignore_regex = [
     (r"py:class", r"django_redislock\.(settings\.policy\.Policy|primitives\.keys\.Keys)"),
     (r"py:class", r"django_redislock\.(transport\.cluster\.Cluster|lease\..*)"),
     (r"py:class", r"django_redislock\.testing\.condition\.Condition"),
-    (r"py:class", r"django_redislock\.(commands\.Command|locks\.initialise\.Initialise)Options"),
+    (r"py:class", r"django_redislock\.(commands\.Command|locks\.once\.Initialise)Options"),
     (r"py:class", r"django_redislock\.inspection\.listing\.Part"),
     # Type variables.
     (r"py:class", r"django_redislock\..*\.[A-Z]"),

@@ -61,8 +61,8 @@ def _no_leases_left() -> None:
     that this test has harmed, and the next test counts its commands or its failures.
     """
     for watchdog in every(Watchdog):
-        watchdog._leases.clear()
-        watchdog._tokens.clear()
+        watchdog.register.lifetimes.clear()
+        watchdog.register._tokens.clear()
     holds.current.set(None)  # a test may have left a block without its end
 
 

@@ -135,6 +135,11 @@ class MemoryServer:
                 return self._write_down(keys, args)
             case "mutex_holder":
                 return self._holder(keys[0])
+            case "mutex_take":
+                token, ttl, says = args
+                return self._take(keys, token, int(ttl), says)
+            case "mutex_drop":
+                return self._drop(keys, *args)
             case "server_time":
                 return str(self._now()).encode()
             case "record_get":
@@ -211,17 +216,14 @@ class MemoryServer:
                 name.expires = self.clock + ttl / 1000
                 if mark != "|":
                     self.index[key] = name.expires
-            if mark != "?":
-                return [1, *_fields(name.value)[:2]]
-            name.mark("+")
-            return [1, *_fields(name.value)[:2], 1]
+            if mark == "?":
+                name.mark("+")
+            fence, acquired_us, *_ = _fields(name.value)
+            return [1, acquired_us, int(mark == "?"), fence]
         if token in name.gone:
-            return [-1, name.why(token)]
+            return [-1, name.why(token), 1]
         if name.value is None and not name.queue:
-            at_once = (self.fence or 0) < self._now()
-            fence = self._grant(name, key, token, ttl, ttl / 1000, says, "|")
-            now = str(self._now())
-            return [1, int(fence)] if at_once else [1, fence.encode(), now.encode()]
+            return self._granted(name, key, token, ttl, says, "|")
         place = ticket or str(max([self._now(), *(last + 1 for last in name.queue.values())]))
         if inbox:
             name.queue[token] = min(name.queue.get(token, int(place)), int(place))
@@ -230,8 +232,7 @@ class MemoryServer:
             name.queue_expires = self.clock + MINUTE
         if name.value is None and self._hand_over(name, key, token) in (None, token):
             name.leave_queue(token)
-            fence = self._grant(name, key, token, ttl, ttl / 1000, says, "+")
-            return [1, fence.encode(), str(self._now()).encode()]
+            return self._granted(name, key, token, ttl, says, "+")
         assert name.value is not None
         pttl = -1 if name.expires == float("inf") else round((name.expires - self.clock) * 1000)
         value = name.value
@@ -245,7 +246,28 @@ class MemoryServer:
         times = [time for _, time in name.history[:2] if time is not None]
         lasted = str(times[0]).encode() if times and not inbox else None
         now = str(self._now()).encode()
-        return [0, value, pttl, now, position, place.encode(), lasted]
+        return [0, value, pttl, now, position, place.encode(), lasted, 1]
+
+    def _granted(
+        self, name: _Name, key: str, token: str, ttl: int, says: str, mark: str
+    ) -> list[Any]:
+        fence = self._grant(name, key, token, ttl, ttl / 1000, says, mark)
+        return [1, str(self._now()).encode(), 0, fence.encode()]
+
+    def _take(self, keys: Sequence[str], token: str, ttl: int, says: str) -> list[Any] | None:
+        name, behind = self._name(keys[0]), (self.fence or 0) >= self._now()
+        if name.value is not None or name.queue or token in name.gone or behind:
+            return None
+        if keys[3:-1] and keys[3] in self.records:
+            return None
+        return [1, int(self._grant(name, keys[0], token, ttl, ttl / 1000, says, "|"))]
+
+    def _drop(self, keys: Sequence[str], token: str) -> list[Any] | None:
+        name = self._name(keys[0])
+        if name.value is None or name.value[:33] != f"{token}|".encode():
+            return None
+        name.value = None
+        return [1, 1]
 
     def _acquire_guarded(
         self, name: _Name, key: str, token: str, ttl: int, says: str, inbox: str, ticket: str
@@ -255,11 +277,7 @@ class MemoryServer:
                 name.leave_queue(token)
             now = str(self._now())
             return [4, left, now.encode(), (ticket or now).encode()]
-        answer = self._acquire(name, key, token, ttl, says, inbox, ticket)
-        # Nothing of it is at once.
-        if answer[0] == 1 and name.value:
-            return [1, *_fields(name.value)[:2], *answer[3:]]
-        return answer
+        return self._acquire(name, key, token, ttl, says, inbox, ticket)
 
     def _pause(self, ttl: int) -> int:
         """For how many more ms a lock with this ttl is given to nobody new."""
@@ -317,7 +335,7 @@ class MemoryServer:
         self.own_inbox = ""
         if held:
             return [1, str(self._now()).encode(), self.granted] if self.granted else [1]
-        return [0, name.value, why]
+        return [0, name.value, why, 1]
 
     def _clear(self, name: _Name, key: str, _: str, by: str, reason: str, seen: str) -> int:
         value = name.value
@@ -414,6 +432,12 @@ class Pause:
 
 class SteppedIO:
     """A port that stops before each command is carried out, and again before its answer."""
+
+    def plain(self, keys: Keys) -> bool:
+        return True
+
+    def busy(self, keys: Keys) -> None:
+        pass
 
     def __init__(self, server: MemoryServer, inbox: str = "inbox") -> None:
         self.server = server

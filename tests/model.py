@@ -20,7 +20,8 @@ from django_redislock.base.exceptions import (
     LockNotAcquired,
     LockUnavailable,
 )
-from django_redislock.primitives import guard, mutex
+from django_redislock.lease import claims
+from django_redislock.primitives import mutex
 from django_redislock.primitives.contract import Claim, Refusal
 from django_redislock.primitives.keys import Keys
 from django_redislock.primitives.scripts import GUARDED
@@ -143,7 +144,8 @@ class Witness(MemoryServer):
         script = script.removesuffix(GUARDED)
         after = self.value
         self.say(f"    server: {script} {token[:1]} {args[3:4]} {answer}; {before} -> {after}")
-        if script == "mutex_release" and before and before.token == token:
+        released = script == "mutex_release" or (script == "mutex_drop" and answer)
+        if released and before and before.token == token:
             self.gave_back.add(token)
         if script == "mutex_put_back" and args[1] and answer[0]:
             self.ended.add(token)
@@ -151,7 +153,7 @@ class Witness(MemoryServer):
             self.cleared[token] = self.time
         self._answers_truly(script, token, before, after, answer)
         granted = self._changed(script, token, before, after)
-        knows = script in ("mutex_acquire", "mutex_put_back")
+        knows = script in ("mutex_acquire", "mutex_put_back", "mutex_take")
         if knows and after is not None and after.token == token:
             self.knows = token
         self._look_at_queue(script, token, args, answer, granted)
@@ -164,8 +166,12 @@ class Witness(MemoryServer):
         match script:
             case "mutex_acquire":
                 true = (answer[0] == 1) == (after is not None and after.token == token)
+            case "mutex_take":
+                true = (answer is not None) == (after != before)
             case "mutex_release":
                 true = token in self.gave_back if answer[0] else not had
+            case "mutex_drop":
+                true = (answer is not None) == (had and after is None)
             case "mutex_put_back":
                 true = bool(answer[0]) == (after is not None and after.token == token)
             case "mutex_extend":
@@ -182,7 +188,7 @@ class Witness(MemoryServer):
         if after == before:
             return None
         if before is not None and not (
-            script in ("mutex_release", "mutex_clear") and before.token == token
+            script in ("mutex_release", "mutex_drop", "mutex_clear") and before.token == token
         ):
             raise self.violation(f"{script} of {token[0]} took the lock from {before}")
         if after is None:
@@ -421,7 +427,7 @@ class Process:
 
     async def _life(self) -> str:
         try:
-            got = await mutex.acquire(self.io, self.claim, self.wait)
+            got = await claims.obtain(self.io, self.claim, self.wait)
         except (LockUnavailable, LeaseLost, KeyboardInterrupt) as error:
             self.claim.doubtful |= not isinstance(error, LeaseLost)
             if self.claim.sent:
@@ -451,10 +457,10 @@ class Process:
         self.until = None
         while True:
             try:
-                refusal = await mutex.release(self.io, self.claim)
+                refusal = await claims.release(self.io, self.claim)
                 lost = self.refusal is not None or self.io.now() >= self.deadline
                 if refusal and refusal.forgotten and self.claim.guarded and not lost:
-                    refusal = await guard.release_forgotten(self.io, self.claim, self.deadline)
+                    refusal = await mutex.release_forgotten(self.io, self.claim, self.deadline)
             except KeyboardInterrupt:
                 self.claim.doubtful = True
                 await self._withdraw()
@@ -492,7 +498,7 @@ class Process:
             if refusal is not None and refusal.forgotten and self.claim.guarded:
                 self.claim.doubtful = True
                 if not self.releasing:
-                    [refusal] = await guard.put_back(
+                    [refusal] = await mutex.put_back(
                         self.io_of_renewal, [self.claim], [ttl], [self.deadline]
                     )
         except LockUnavailable:

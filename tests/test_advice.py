@@ -39,7 +39,8 @@ import django_redislock
 from django_redislock import testing
 from django_redislock.commands import LockedCommand
 from django_redislock.inspection import Inspector
-from django_redislock.periodic import periodic, registry
+from django_redislock.periodic import job as registry
+from django_redislock.periodic import periodic
 from django_redislock.transport.server import server_of
 from django_redislock.views import idempotent_view, lock_view
 from tests.faults.caches import caches
@@ -161,8 +162,12 @@ def follow(
     monkeypatch.setattr(registry, "_registry", {})
 
     def follow(code: str) -> Callable[[], list[str]]:
-        world = {**WORLD, "redis": redis, "__name__": "tests.advice"}
+        # A decorator changes the class that it decorates, so each row has classes of its own.
+        views = {view.__name__: type(view.__name__, (view,), {}) for view in (View, APIView)}
+        world = {**WORLD, **views, "redis": redis, "__name__": "tests.advice"}
         said: list[str] = []
+        gc.collect()  # what other tests have left says nothing about this row
+        caplog.clear()
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
             try:

@@ -14,8 +14,8 @@ from redis import Redis
 
 from django_redislock import current_lease, redis_lock
 from django_redislock.lease.watchdog import watchdog
-from django_redislock.transport.event_loops import opened
 from django_redislock.transport.server import server_of
+from tests.lines import opened
 from tests.waiting import PATIENCE, eventually
 
 KEY = "redislock:{job}"

@@ -30,8 +30,8 @@ from django_redislock import (
     current_lease,
     redis_lock,
 )
+from django_redislock.lease.export import SALT
 from django_redislock.lease.lifetime import LeaseState
-from django_redislock.lease.travel import SALT
 from django_redislock.lease.watchdog import watchdog
 from django_redislock.transport.server import server_of
 from tests.processes import ROOT

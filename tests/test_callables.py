@@ -38,7 +38,7 @@ from django_redislock import (
     single_flight,
 )
 from django_redislock.base.callables import written
-from django_redislock.periodic import registry as jobs
+from django_redislock.periodic import job as jobs
 from django_redislock.views import lock_view
 
 pytestmark = pytest.mark.usefixtures("redis")

@@ -19,10 +19,11 @@ from django.test import override_settings
 from django_redis.pool import ConnectionFactory
 
 from django_redislock import redis_lock
-from django_redislock.doctor import in_caches
-from django_redislock.doctor import in_jobs as jobs
+from django_redislock.doctor import caches as cache_entries
+from django_redislock.doctor import settings as jobs
 from django_redislock.doctor.checks import check_deployment, check_jobs, check_settings
-from django_redislock.periodic import periodic, registry
+from django_redislock.periodic import job as registry
+from django_redislock.periodic import periodic
 from tests.faults.caches import caches
 
 ROOT = Path(__file__).parent.parent
@@ -516,7 +517,7 @@ class TestW002:
             assert "W002" not in ids(check_deployment())
         # So is one that only the code names, for which the doctor was asked.
         with override_settings(CACHES={**both, "locks": CACHE}), configured(USING="default"):
-            assert list(in_caches.advice("more")) == []
+            assert list(cache_entries.advice("more")) == []
 
 
 class TestW003:

@@ -857,7 +857,7 @@ class TestChanged:
         assert (third.outcome, third.fencing_token) == ("released", fence)
         assert third.held is not None
         assert {event.why for event in events if event.outcome == "lost"} == {
-            "its ttl passed unrenewed, or its key was deleted"
+            "it expired before it was renewed, or its key was deleted"
         }
 
     def test_a_fencing_token(self, ours: Make) -> None:

@@ -35,7 +35,7 @@ from django_redislock import (
 )
 from django_redislock.base.clock import now
 from django_redislock.commands import BUSY, LOST, UNAVAILABLE, LockedCommand
-from django_redislock.management.failing import MISCONFIGURED, USAGE
+from django_redislock.management.arguments import MISCONFIGURED, USAGE
 from django_redislock.management.subcommands.run import NOT_EXECUTABLE, NOT_FOUND
 from tests.docs.world import examples
 from tests.manage import PROGRAM, Manage, with_stderr

@@ -64,7 +64,7 @@ class TestPrecedence:
         another inside."""
         if another_django:
             monkeypatch.setattr(conf, "_without", None)
-            monkeypatch.setattr(conf, "_inside", lambda: None)
+            monkeypatch.setattr(conf, "cached", lambda _: None)
         with override_settings():
             for _ in range(3):
                 assert policy() == self.DEFAULTS

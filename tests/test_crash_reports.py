@@ -13,7 +13,7 @@ from redis import Redis
 from devtools.redis_server import RedisServer
 from django_redislock import LockError, LockUnavailable, Redlock, redis_lock
 from django_redislock.base import tokens
-from django_redislock.lease import lock_order
+from django_redislock.lease import order
 from tests.contract.api import Api
 from tests.crash import report
 from tests.faults.caches import caches
@@ -123,7 +123,7 @@ def test_a_lock_that_is_busy(api: Api, crashes: Any, settings: Any) -> None:
     holder = api.start(lambda: api.acquire(redis_lock("job"))).result()
     crashes(lambda: api.enter(redis_lock("job", wait=0), lambda _: None))
     api.release(holder)
-    lock_order._of_this_process = lock_order.Order()
+    order._of_this_process = order.Order()
 
 
 def test_a_redlock(api: Api, server: RedisServer, settings: Any, crashes: Any) -> None:

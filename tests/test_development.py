@@ -14,7 +14,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from django_redislock import LockNotAcquired, Semaphore, redis_lock
 from django_redislock.inspection import Inspector
-from django_redislock.transport import entries, server
+from django_redislock.transport import connections, server
 from tests.operations.calling import call
 from tests.waiting import PATIENCE, eventually
 
@@ -35,7 +35,7 @@ def _development(settings: Any) -> Iterator[None]:
 def _forget() -> None:
     """Begin with a server of its own, and with nothing that was kept for an earlier one: its
     watchdog would write into that."""
-    entries.forget_memory()
+    connections.forget_memory()
     server._kept.get("memory::memory:", {}).clear()
 
 
@@ -123,7 +123,7 @@ def test_debug_is_off(settings: Any) -> None:
 
 
 def test_without_fakeredis(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("django_redislock.transport.memory.find_spec", lambda name: None)
+    monkeypatch.setattr("django_redislock.transport.connections.find_spec", lambda name: None)
     with pytest.raises(ImproperlyConfigured, match=r'pip install "django-redislock\[testing\]"'):
         redis_lock("job").acquire()
 

@@ -35,10 +35,11 @@ from django_redislock import (
     once,
     redis_lock,
 )
-from django_redislock.doctor import facts as asking
-from django_redislock.doctor import in_caches, keyspace, permissions, rules, vendors
+from django_redislock.doctor import caches as entries
+from django_redislock.doctor import permissions, rules, vendors
+from django_redislock.doctor import server as asking
 from django_redislock.doctor.checks import check_deployment, check_settings
-from django_redislock.doctor.usage import overlap
+from django_redislock.doctor.settings import overlap
 from django_redislock.inspection import Inspector
 from django_redislock.primitives import scripts
 from django_redislock.settings import naming
@@ -202,14 +203,14 @@ def test_options_of_the_server(
 
 
 class TestE101:
-    """Redis can't be asked."""
+    """Redis can't be reached."""
 
     @pytest.mark.parametrize("arguments", [[], ["--fail-level", "WARNING"]])
     def test_one_line(self, arguments: list[str]) -> None:
         """Exit code 69, one line on stderr, no traceback, nothing on stdout."""
         done = run("doctor", *arguments, url=AWAY)
         assert (done.code, done.out) == (69, "")
-        assert done.err.startswith("CommandError: Redis could not be asked through CACHES['def")
+        assert done.err.startswith("CommandError: Redis could not be reached through CACHES['def")
         assert done.err.count("\n") == 1
 
     def test_json(self) -> None:
@@ -226,7 +227,7 @@ class TestE101:
         assert "invalid" in report.findings["E101"]["message"]
 
     def test_it_can_not_be_silenced(self, settings: Any) -> None:
-        """If Redis can't be asked, the doctor must not say that nothing is wrong."""
+        """If Redis can't be reached, the doctor must not say that nothing is wrong."""
         settings.CACHES = caches(AWAY)
         settings.SILENCED_SYSTEM_CHECKS = ["redislock.E101"]
         assert doctor().code == 69
@@ -309,7 +310,7 @@ def test_e103_a_replica(serve: Callable[..., RedisServer], settings: Any) -> Non
     assert "E103" not in doctor().wrong
     # What else the URL has stays; a password is not shown.
     settings.CACHES = caches("rediss://:s3cret@replica:6380/3")
-    hint = in_caches.at("default", "primary:6379")
+    hint = entries.at("default", "primary:6379")
     assert "s3cret" not in hint
     assert eval(hint, {"CACHES": settings.CACHES}) == "rediss://:s3cret@primary:6379/3"
 
@@ -508,10 +509,10 @@ class TestI102:
         """Of a large database, only some keys are looked at, and I102 says so."""
         good.mset({f"key:{number}": "" for number in range(3000)})
         assert "I102" not in doctor().findings
-        monkeypatch.setattr(keyspace, "MOST_KEYS", 2000)
+        monkeypatch.setattr(asking, "MOST_KEYS", 2000)
         assert "the first 2000 were looked at" in doctor().findings["I102"]["message"]
-        monkeypatch.setattr(keyspace, "MOST_KEYS", 100_000)
-        monkeypatch.setattr(keyspace, "WITHIN", 0)
+        monkeypatch.setattr(asking, "MOST_KEYS", 100_000)
+        monkeypatch.setattr(asking, "WITHIN", 0)
         assert "the first 1000 were looked at" in doctor().findings["I102"]["message"]
 
 
@@ -696,7 +697,7 @@ class TestTheIndex:
 
     def test_while_locks_come_and_go(self, good: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
         """W107, W108: a lock that is released between two looks is not reported."""
-        ask = keyspace._Looking._ask
+        ask = asking._Looking._ask
         lease = redis_lock("a").acquire()
         looks = []
 
@@ -709,7 +710,7 @@ class TestTheIndex:
                 return [*answers[:1], 0]
             return answers
 
-        monkeypatch.setattr(keyspace._Looking, "_ask", meanwhile)
+        monkeypatch.setattr(asking._Looking, "_ask", meanwhile)
         assert doctor().wrong == set()
         assert len(looks) > 1
 
@@ -991,7 +992,7 @@ class TestVendors:
 
     def test_w109_on_a_cluster(self) -> None:
         """W109: one key at a time, and no number of a database."""
-        keys = keyspace.KeyFacts(endless=("redislock:{a}", "redislock:{b}"))
+        keys = asking.KeyFacts(endless=("redislock:{a}", "redislock:{b}"))
         hint = judged(node="10.0.0.1:6379", keys=keys)["W109"].hint
         assert hint.endswith("redis-cli -c DEL 'redislock:{a}'; redis-cli -c DEL 'redislock:{b}'")
 
@@ -1131,12 +1132,12 @@ class TestUsage:
         return {name: one for name, one in findings.items() if name in ("I103", "I104")}
 
     def test_redis_away(self, settings: Any) -> None:
-        """If Redis can't be asked, these findings are left out."""
+        """If Redis can't be reached, these findings are left out."""
         settings.CACHES = caches(AWAY)
         out = StringIO()
         with (
             override_settings(REDISLOCK={"LOCKS": self.LOCKS}),
-            pytest.raises(CommandError, match="could not be asked"),
+            pytest.raises(CommandError, match="could not be reached"),
         ):
             call_command("redislock", "doctor", stdout=out)
         assert out.getvalue() == ""

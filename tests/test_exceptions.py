@@ -192,7 +192,7 @@ class TestMessages:
     @pytest.mark.parametrize(
         ("make", "why"),
         [
-            (loss, "its ttl passed unrenewed, or its key was deleted"),
+            (loss, "it expired before it was renewed, or its key was deleted"),
             (succession, rf"{re.escape(socket.gethostname())}:\d+:next_0 holds the lock now"),
             (revocation, r"cleared by anna \(stuck \| since noon\)"),
         ],
@@ -224,7 +224,7 @@ class TestMessages:
         error, _ = outage(redis)
         assert isinstance(error, LockUnavailable)
         assert re.match(
-            r"Redis 'default' \(localhost:1\) could not be asked (for \S+ s )?while locking "
+            r"Redis 'default' \(localhost:1\) could not be reached (for \S+ s )?while locking "
             r"'job': ConnectionError: .*localhost:1",
             str(error),
         )

@@ -22,9 +22,8 @@ from redis import Redis
 
 from django_redislock import Semaphore, redis_lock
 from django_redislock.client import Lock
-from django_redislock.contrib.prometheus import fleet, serving
-from django_redislock.contrib.prometheus.fleet import FAMILIES, Busy, Fleet
-from django_redislock.contrib.prometheus.serving import Server
+from django_redislock.contrib.prometheus import fleet
+from django_redislock.contrib.prometheus.fleet import FAMILIES, Busy, Fleet, Server
 from django_redislock.contrib.prometheus.views import fleet_view
 from django_redislock.inspection import Listing, inspectors
 from django_redislock.settings import naming
@@ -289,7 +288,7 @@ class TestSlowClients:
 
     def test_they_are_in_nobodys_way(self, server: Server) -> None:
         """Not even as many as there may be at once: the oldest are dropped."""
-        clients = [self.slow(server) for _ in range(serving.MOST_AT_ONCE - 1)]
+        clients = [self.slow(server) for _ in range(fleet.MOST_AT_ONCE - 1)]
         for number in range(3):
             clients.append(self.slow(server))
             assert samples(get(server.url), "redislock_up") == {(): 1}
@@ -301,7 +300,7 @@ class TestSlowClients:
 
     def test_a_byte_now_and_then(self, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
         """The time is that for the whole request, and a part of it is not answered."""
-        monkeypatch.setattr(serving, "SLOWEST", 0.5)
+        monkeypatch.setattr(fleet, "SLOWEST", 0.5)
         with self.slow(server) as client:
             give_up = time.monotonic() + PATIENCE
             while not select.select([client], [], [], 0.05)[0]:
@@ -315,7 +314,7 @@ class TestSlowClients:
     ) -> None:
         """The scrape fails, and the next one is answered."""
         with monkeypatch.context() as patch:
-            patch.setattr(serving, "start", lambda *_: None)
+            patch.setattr(fleet, "start", lambda *_: None)
             with pytest.raises(http.client.RemoteDisconnected):
                 get(server.url)
         assert samples(get(server.url), "redislock_up") == {(): 1}

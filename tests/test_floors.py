@@ -45,7 +45,7 @@ def test_the_path_of_a_lock() -> None:
     Else: python -m devtools.floors.
     """
     if redis.VERSION < (8,):
-        pytest.skip("transport/wire.py passes other functions with an older redis-py")
+        pytest.skip("transport/loans.py passes other functions with an older redis-py")
     table = part(PAGE.read_text(encoding="utf-8"), "path")
     rows = [line.split(" | ") for line in table.splitlines()[2:]]
     named = {file.strip("| `"): re.findall(r"`([^`]+)`", functions) for file, _, functions in rows}

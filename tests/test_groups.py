@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from django_redislock.inspection import Kind, WaiterInfo, facts
-from django_redislock.inspection.groups import groups
+from django_redislock.inspection.facts import groups
 from tests.memory import SIGN_OF_LIFE
 
 

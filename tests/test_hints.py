@@ -12,10 +12,8 @@ from django_redis.pool import ConnectionFactory
 
 from django_redislock.doctor.finding import Finding
 from django_redislock.doctor.findings import deployment_findings
-from django_redislock.doctor.in_jobs import job_findings
-from django_redislock.doctor.in_settings import settings_findings
-from django_redislock.doctor.usage import usage_findings
-from django_redislock.periodic import registry
+from django_redislock.doctor.settings import job_findings, settings_findings, usage_findings
+from django_redislock.periodic import job as registry
 from django_redislock.settings import naming
 from django_redislock.transport.server import server_of
 from tests.pasting import paste

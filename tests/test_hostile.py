@@ -34,7 +34,7 @@ from django_redislock import (
 from django_redislock.base.label import MAX_LABEL, clean
 from django_redislock.inspection import UNREADABLE, Inspector, Kind
 from django_redislock.locks.single_flight import _Result
-from django_redislock.management.failing import FREE
+from django_redislock.management.arguments import FREE
 from tests.admin.conftest import LIST, client_of
 from tests.operations.calling import call
 from tests.waiting import PATIENCE, eventually
@@ -500,8 +500,7 @@ class TestBrokenKeys:
 
     def key_of(self, kind: str, which: str) -> str:
         lock, _ = LOCKS[kind]
-        policy = lock()._policy()
-        keys = lock()._keys(policy)
+        keys = lock()._keys()
         if kind == "multi":
             keys = lock()._keys().parts[0]
             assert keys.name == "job"

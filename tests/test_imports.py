@@ -68,7 +68,7 @@ def test_primitives_only_await_their_port(path: Path) -> None:
 
 
 def test_who_knows_django_redis() -> None:
-    """One says what its entries mean, and `pools` makes what they describe. A client class, or a
+    """One says what its entries mean, and makes what they describe. A client class, or a
     connection factory, for it can only be a subclass of its own."""
     who = {
         path.stem
@@ -76,4 +76,4 @@ def test_who_knows_django_redis() -> None:
         for module, ours in imports_of(path)
         if not ours and module.partition(".")[0] == "django_redis"
     }
-    assert who == {"entries", "pools", "client", "cluster_factory"}
+    assert who == {"connections", "client", "cluster"}

@@ -23,8 +23,9 @@ from django_redislock import (
     redis_lock,
 )
 from django_redislock.base import background
-from django_redislock.lease.watchdog import renew, watchdog
-from django_redislock.primitives import mutex
+from django_redislock.lease import claims
+from django_redislock.lease.lifetime import renew
+from django_redislock.lease.watchdog import watchdog
 from django_redislock.primitives.contract import Claim, run
 from django_redislock.signals import LockEvent, lock_lost
 from django_redislock.transport.ports import BasePort, SyncPort
@@ -190,7 +191,7 @@ def test_on_lost_is_for_losses_in_the_block(redis: Redis, monkeypatch: pytest.Mo
         raise LockUnavailable("the cable is cut", doubtful=True)
 
     with redis_lock("job", ttl=0.3, on_lost=told.append) as lease:
-        monkeypatch.setattr(mutex, "release", away)
+        monkeypatch.setattr(claims, "release", away)
     eventually(lambda: lease.state == LeaseState.RELEASED)
     eventually(lambda: not watchdog(server_of("default"))._to_release)
     lease.release()
@@ -217,14 +218,14 @@ def test_what_cannot_be_released_does_not_stop_the_rest(
 ) -> None:
     """An error that nobody thought of costs one release, not those after it."""
     first, second = redis_lock("first").acquire(), redis_lock("job").acquire()
-    real = mutex.release
+    real = claims.release
 
     async def fail(port: SyncPort, claim: Claim) -> object:
         if claim is first._claim:
             raise ZeroDivisionError
         return await real(port, claim)
 
-    monkeypatch.setattr(mutex, "release", fail)
+    monkeypatch.setattr(claims, "release", fail)
     first._abandon()
     second._abandon()
     eventually(lambda: not redis.exists(KEY))
@@ -311,7 +312,7 @@ def test_to_look_at_a_lease_changes_nothing(
         threads = threading.active_count()
         assert lease.state == LeaseState.LOST
         assert "lost" in repr(lease)
-        assert "passed unrenewed" in str(lease._lifetime.lost)
+        assert "passed before it was renewed" in str(lease._lifetime.lost)
         its = lease._lifetime
         assert (its.over, its.closing, lease._holds.orphan, its.alive) == (
             False,

@@ -15,7 +15,7 @@ from django.core.management import CommandError, call_command
 from django.test import override_settings
 
 from django_redislock import LockUnavailable, redis_lock
-from django_redislock.transport import location
+from django_redislock.transport.cluster import location_of
 from tests.crash import report
 from tests.faults.caches import caches as entry
 
@@ -173,7 +173,7 @@ def test_a_database_of_a_cluster_for_the_cache() -> None:
 )
 def test_what_can_be_read(url: str, where: str) -> None:
     """All that redis-py understands: the host is shown, and who logs in is not."""
-    its = location.read(url)
+    its = location_of(url)
     assert its is not None
     assert its.where == where
     assert "s3" not in its.address
@@ -183,4 +183,4 @@ def test_what_can_be_read(url: str, where: str) -> None:
 def test_addresses_differ() -> None:
     """In the password, too, which they don't show."""
     urls = ["redis://:a@localhost", "redis://:b@localhost", "redis://localhost/1"]
-    assert len({its.address for url in urls if (its := location.read(url))}) == len(urls)
+    assert len({its.address for url in urls if (its := location_of(url))}) == len(urls)

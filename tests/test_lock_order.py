@@ -21,7 +21,7 @@ from django_redislock import (
     TimestampLock,
     redis_lock,
 )
-from django_redislock.lease import lock_order
+from django_redislock.lease import order
 from django_redislock.settings import naming
 from django_redislock.testing import check_lock_order
 from tests.waiting import PATIENCE
@@ -30,7 +30,7 @@ from tests.waiting import PATIENCE
 @pytest.fixture(autouse=True)
 def _nothing_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """What other tests did says nothing here."""
-    monkeypatch.setattr(lock_order, "_of_this_process", lock_order.Order())
+    monkeypatch.setattr(order, "_of_this_process", order.Order())
     monkeypatch.setattr(naming, "patterns", ())
 
 
@@ -188,24 +188,24 @@ class TestMany:
     @pytest.mark.slow
     def test_a_long_chain(self) -> None:
         """Each new link at its beginning leads along all of it. And it is told whole."""
-        order = lock_order.Order()
+        orders = order.Order()
         give_up = time.monotonic() + PATIENCE
         length = 3000
         for number in reversed(range(length)):
-            seen = lock_order._Seen(str(number), "here", str(number + 1), "there")
-            order.note(seen, raises=True)
+            seen = order._Seen(str(number), "here", str(number + 1), "there")
+            orders.note(seen, raises=True)
             assert time.monotonic() < give_up
         with pytest.raises(LockOrderError) as caught:
-            order.note(lock_order._Seen(str(length), "x", "0", "y"), raises=True)
+            orders.note(order._Seen(str(length), "x", "0", "y"), raises=True)
         assert str(caught.value).count("there") == length
 
     def test_the_shortest_way(self) -> None:
         """Is what people read."""
-        order = lock_order.Order()
+        orders = order.Order()
         for held, wanted in "ab", "bc", "cd", "ac", "ce", "ad":
-            order.note(lock_order._Seen(held, "here", wanted, "there"), raises=True)
+            orders.note(order._Seen(held, "here", wanted, "there"), raises=True)
         with pytest.raises(LockOrderError) as caught:
-            order.note(lock_order._Seen("e", "x", "a", "y"), raises=True)
+            orders.note(order._Seen("e", "x", "a", "y"), raises=True)
         assert str(caught.value).count("there") == 2
 
 
@@ -287,7 +287,7 @@ class TestSettings:
             warnings.simplefilter("error")
             take("a", "b")
             take("b", "a")
-        assert lock_order._of_this_process._after == {}
+        assert order._of_this_process._after == {}
 
     def test_warn(self, settings: Any) -> None:
         """Once for each pair; the lock is taken all the same."""
@@ -320,21 +320,21 @@ class TestSettings:
                 take("b", "a")
             with pytest.raises(LockOrderError):
                 take("b", "a")
-        assert lock_order.testing is None
+        assert order.testing is None
 
     def test_the_memory_is_bounded(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         """Neither what is wanted nor what is held is noted beyond it, and it is said once."""
-        monkeypatch.setattr(lock_order, "MAX_EDGES", 3)
+        monkeypatch.setattr(order, "MAX_EDGES", 3)
         with check_lock_order():
             with redis_lock("a"):
                 for number in range(5):
                     take(f"job:{number}")
             for number in range(5):
                 take(f"other:{number}", "b")
-            assert lock_order.testing is not None
-            (wanted,) = lock_order.testing._after.values()
+            assert order.testing is not None
+            (wanted,) = order.testing._after.values()
             assert len(wanted) == 3
         said = [record for record in caplog.records if "orders of locks" in record.message]
         assert len(said) == 1

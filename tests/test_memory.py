@@ -22,8 +22,8 @@ TOKENS = [letter * 32 for letter in "abcd"]
 
 def mask(answer: Any, memory: MemoryServer | None, start: int) -> Any:
     """An answer without what depends on the clock: µs since the epoch, TTLs, lasted."""
-    if isinstance(answer, list) and len(answer) == 7 and answer[6] is not None:
-        return [*mask(answer[:6], memory, start), "<lasted>"]
+    if isinstance(answer, list) and len(answer) == 8 and answer[6] is not None:
+        return [*mask(answer[:6], memory, start), "<lasted>", answer[7]]
     if isinstance(answer, list):
         return [mask(item, memory, start) for item in answer]
     if isinstance(answer, bytes):
@@ -37,7 +37,7 @@ def random_command(rng: random.Random) -> tuple[str, list[str], list[Any]]:
     token = rng.choice(TOKENS)
     keys = KEYS.mutex(token)
     commands = ["acquire", "acquire", "acquire", "release", "extend", "clear", "holder", "adopt"]
-    commands += ["write", "read", "write down", "put back"]
+    commands += ["write", "read", "write down", "put back", "take", "drop"]
     match rng.choice(commands):
         case "acquire":
             inbox = rng.choice(
@@ -48,6 +48,13 @@ def random_command(rng: random.Random) -> tuple[str, list[str], list[Any]]:
             if rng.random() < 0.3:
                 return "mutex_acquire_guarded", [*keys, KEYS.guard], args
             return "mutex_acquire", keys, args
+        case "take":
+            its = [KEYS.lock, KEYS.queue, KEYS.gone(token), KEYS.clock]
+            if rng.random() < 0.3:
+                its.insert(3, KEYS.record)
+            return "mutex_take", its, [token, 30_000, "owner|a|label"]
+        case "drop":
+            return "mutex_drop", [KEYS.lock], [token]
         case "put back":
             its = [KEYS.lock, KEYS.gone(token), KEYS.guard, KEYS.index, KEYS.clock]
             value = f"{token}+{10**15}|{10**15}|30000|owner|a|label"

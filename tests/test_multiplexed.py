@@ -28,15 +28,15 @@ from redis.exceptions import TimeoutError as NoAnswer
 from devtools.redis_server import RedisServer
 from django_redislock import LockUnavailable, redis_lock
 from django_redislock.base import tokens
+from django_redislock.base.clock import now
 from django_redislock.primitives.contract import NO_TERMS, Terms, Word
-from django_redislock.transport import multiplexed
-from django_redislock.transport.command import AsyncExchange
-from django_redislock.transport.event_loops import of_loop, opened
+from django_redislock.primitives.waiting import NEVER
+from django_redislock.transport import command, multiplexed
 from django_redislock.transport.multiplexed import Multiplexed
-from django_redislock.transport.packing import pack
-from django_redislock.transport.reader import NOTHING, PlainReader, Push
-from django_redislock.transport.server import server_of
-from tests.test_wire import SLOW, Silent, entry, silent
+from django_redislock.transport.protocol import NOTHING, Command, PlainReader, Push, pack, script
+from django_redislock.transport.server import of_loop, server_of
+from tests.lines import opened
+from tests.test_lines import SLOW, Silent, entry, silent
 from tests.waiting import PATIENCE, eventually
 
 __all__ = ["silent"]
@@ -79,8 +79,13 @@ def stoppable() -> Iterator[RedisServer]:
         yield running
 
 
-async def carry_out(its: Multiplexed, *command: Word, terms: Terms = NO_TERMS) -> Any:
-    return await AsyncExchange(its).carry_out(command, terms)
+async def carry_out(its: Multiplexed, *words: Word, terms: Terms = NO_TERMS) -> Any:
+    if words[0] == "EVAL":
+        one = script(str(words[1]), [], words[3:], "EVAL")
+    else:
+        one = Command(pack(words))
+    until = NEVER if terms.within is None else now() + terms.within
+    return await command.carry_out(its, one, terms, until)
 
 
 def blocking(name: str) -> bytes:
@@ -138,9 +143,9 @@ async def test_an_answer_may_have_less_time_than_others(shared: Multiplexed, red
     """A request that is given up does not take the connection from those before it."""
     link = await shared.link()
     name = "redislock:nothing"
-    patient = link.ask(blocking(name), name, PATIENCE)
+    patient = link.exchange(blocking(name), name, now() + PATIENCE)
     with pytest.raises(NoAnswer, match=r"no answer within 0.1 s"):
-        await link.ask(pack(("PING",)), None, 0.1)
+        await link.exchange(pack(("PING",)), None, now() + 0.1)
     assert not patient.done()
     redis.rpush(name, "x")
     assert await patient == b"x"
@@ -151,11 +156,11 @@ async def test_an_answer_may_have_less_time_than_others(shared: Multiplexed, red
 async def test_an_answer_that_came_while_the_loop_stood_still(shared: Multiplexed) -> None:
     """It is in time, although nobody has read it."""
     link = await shared.link()
-    answer = link.ask(pack(("PING",)), None, 0.05)
+    answer = link.exchange(pack(("PING",)), None, now() + 0.05)
     time.sleep(0.2)  # noqa: ASYNC251
     assert await answer == b"PONG"
     shared.answer_within = 0.05
-    answer = link.ask(pack(("PING",)), None, PATIENCE)
+    answer = link.exchange(pack(("PING",)), None, now() + PATIENCE)
     time.sleep(0.2)  # noqa: ASYNC251
     assert await answer == b"PONG"
     assert shared.ready() is link
@@ -166,7 +171,7 @@ async def test_an_overdue_answer_ends_the_connection(shared: Multiplexed, redis:
     """Nothing is known of any request that was sent over it. The next one has a new one."""
     shared.answer_within = 0.1
     link = await shared.link()
-    overdue = link.ask(blocking("redislock:nothing"), None, PATIENCE)
+    overdue = link.exchange(blocking("redislock:nothing"), None, now() + PATIENCE)
     behind = asyncio.ensure_future(carry_out(shared, "INCR", "redislock:number"))
     with pytest.raises(NoAnswer):
         await overdue
@@ -249,7 +254,7 @@ async def test_locks_are_asked_for_again_with_their_tokens(redis: Redis) -> None
         pass
     (shared,) = opened()
     assert isinstance(shared.pool, Multiplexed)
-    (link,) = shared.pool._links
+    (link,) = shared.pool.links
     link._transport.pause_reading()  # so that no answer comes
     locks = [redis_lock(f"job {number}") for number in range(100)]
     tasks = [asyncio.ensure_future(lock.aacquire(wait=0)) for lock in locks]
@@ -313,7 +318,7 @@ async def test_cancelled_at_random_beside_kills(
         tasks = [asyncio.ensure_future(repeat(number)) for number in range(40)]
         while time.monotonic() < end - 0.5:
             await asyncio.sleep(chance.random() * 0.005)
-            assert len([link for link in shared._links if link.alive]) <= 1
+            assert len([link for link in shared.links if link.alive]) <= 1
             for task in chance.sample(tasks, 5):
                 task.cancel()
             if chance.random() < 0.05:
@@ -361,7 +366,7 @@ async def test_not_more_than_so_many(
     """Requests without an answer are bounded, too, when they are short."""
     monkeypatch.setattr(multiplexed, "MOST_PENDING", 10)
     link = await shared.link()
-    first = link.ask(blocking("redislock:nothing"), None, PATIENCE)
+    first = link.exchange(blocking("redislock:nothing"), None, now() + PATIENCE)
     others = [asyncio.ensure_future(carry_out(shared, "PING")) for _ in range(50)]
     await asyncio.sleep(0.01)
     assert len(link.pending) == 10
@@ -375,7 +380,7 @@ async def test_a_cancelled_request(shared: Multiplexed, redis: Redis) -> None:
     """Before it is written it is not sent. Later its answer is dropped, and the connection goes
     on."""
     link = await shared.link()
-    first = link.ask(blocking("redislock:nothing"), None, PATIENCE)
+    first = link.exchange(blocking("redislock:nothing"), None, now() + PATIENCE)
     sent = asyncio.ensure_future(carry_out(shared, "INCR", "redislock:sent"))
     await asyncio.sleep(0)
     others = [link.send(pack(("PING",))) for _ in range(20)]
@@ -399,8 +404,8 @@ async def test_an_answer_that_nobody_has_asked_for(shared: Multiplexed, stray: b
     link.data_received(stray)
     assert not link.alive
     link = await shared.link()
-    under_way = link.ask(pack(("EVAL", ECHO, 0, "word", "x")), "word", PATIENCE)
-    behind = link.ask(pack(("PING",)), None, PATIENCE)
+    under_way = link.exchange(pack(("EVAL", ECHO, 0, "word", "x")), "word", now() + PATIENCE)
+    behind = link.exchange(pack(("PING",)), None, now() + PATIENCE)
     link.data_received(stray)
     for one in (under_way, behind):
         with pytest.raises(RedisError):
@@ -419,7 +424,7 @@ async def test_a_connection_that_is_refused(
     words = ("EVAL", f"return redis.error_reply('{refusal} You can not')", 0, "word")
     refused = asyncio.ensure_future(carry_out(shared, *words))
     await asyncio.sleep(0)
-    behind = link.ask(blocking("redislock:nothing"), None, PATIENCE)
+    behind = link.exchange(blocking("redislock:nothing"), None, now() + PATIENCE)
     with pytest.raises(LockUnavailable, match="You can not"):
         await refused
     assert await carry_out(shared, "PING") == b"PONG"
@@ -491,7 +496,7 @@ async def test_by_public_methods(redis_server: RedisServer, redis: Redis) -> Non
         assert isinstance(link._transport, multiplexed._ByMethods)
         await asyncio.gather(*(echo(its, number) for number in range(100)))
         with pytest.raises(ResponseError):
-            await link.ask(pack(("NONE",)), None, PATIENCE)
+            await link.exchange(pack(("NONE",)), None, now() + PATIENCE)
         under_way = [asyncio.ensure_future(echo(its, number)) for number in range(100)]
         await asyncio.sleep(0)
         for task in under_way[::3]:
@@ -499,7 +504,7 @@ async def test_by_public_methods(redis_server: RedisServer, redis: Redis) -> Non
         await asyncio.gather(*under_way, return_exceptions=True)
         assert len([task for task in under_way if not task.cancelled()]) == 66
         assert await its.link() is link
-        lost = link.ask(blocking("redislock:nothing"), None, PATIENCE)
+        lost = link.exchange(blocking("redislock:nothing"), None, now() + PATIENCE)
         await until(lambda: [one for one in redis.client_list() if one["cmd"] == "blpop"])
         redis.client_kill_filter(_type="normal", skipme=True)
         with pytest.raises(ConnectionError):
@@ -508,7 +513,9 @@ async def test_by_public_methods(redis_server: RedisServer, redis: Redis) -> Non
         its.answer_within = 0.5
         await echo(its, 1)
         with pytest.raises(NoAnswer):
-            await (await its.link()).ask(blocking("redislock:nothing"), None, PATIENCE)
+            await (await its.link()).exchange(
+                blocking("redislock:nothing"), None, now() + PATIENCE
+            )
         await echo(its, 2)
     assert not mine(redis)
 
@@ -572,7 +579,7 @@ def test_uvloop(redis: Redis) -> None:
         await asyncio.gather(*map(work, range(50)))
         (its,) = [one for one in opened() if one.loop is asyncio.get_running_loop()]
         assert isinstance(its.pool, Multiplexed)
-        assert len(its.pool._links) == 1
+        assert len(its.pool.links) == 1
         redis.client_kill_filter(_type="normal", skipme=True)
         await asyncio.gather(*map(work, range(50)))
 

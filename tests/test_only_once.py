@@ -27,9 +27,9 @@ from django_redislock import (
     once,
     redis_lock,
 )
+from django_redislock.lease import claims
 from django_redislock.lease.watchdog import Watchdog
 from django_redislock.locks import once as only_once
-from django_redislock.primitives import mutex
 from django_redislock.settings import naming
 from tests.waiting import PATIENCE, eventually
 
@@ -107,7 +107,7 @@ class TestTransactions:
     ) -> None:
         """After a rollback the watchdog does that, and we are not in our own way."""
         releasing = threading.Event()
-        release = mutex.release
+        release = claims.release
 
         async def late(*args: Any) -> Any:
             if threading.current_thread() is not threading.main_thread():
@@ -115,7 +115,7 @@ class TestTransactions:
                 eventually(lambda: redis.exists(f"{KEY}:queue"))
             return await release(*args)
 
-        monkeypatch.setattr(mutex, "release", late)
+        monkeypatch.setattr(claims, "release", late)
         with pytest.raises(ZeroDivisionError), transaction.atomic():
             assert do(commits())
             raise ZeroDivisionError

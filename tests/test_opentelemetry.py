@@ -142,7 +142,8 @@ class TestSpans:
                 eventually(lambda: len(ended(exported)) == 2)
         _, hold = ended(exported)
         assert hold.status.status_code == StatusCode.ERROR
-        assert hold.status.description == "its ttl passed unrenewed, or its key was deleted"
+        why = "it expired before it was renewed, or its key was deleted"
+        assert hold.status.description == why
         assert hold.attributes[error_attributes.ERROR_TYPE] == "LeaseLost"
         assert parent_of(hold) == request.get_span_context().span_id
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import ast
 import asyncio
 import re
-from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -21,11 +20,13 @@ from redis import Connection, ConnectionPool, UnixDomainSocketConnection
 
 from devtools.redis_server import RedisServer
 from django_redislock import redis_lock
-from django_redislock.transport import entries as meanings
-from django_redislock.transport import pools, wire
+from django_redislock.base.clock import now
+from django_redislock.primitives.waiting import NEVER
+from django_redislock.transport import connections
+from django_redislock.transport import connections as meanings
 from django_redislock.transport.subscription import Subscription
 from tests.faults.caches import caches as entries
-from tests.test_wire import checkout, give_back
+from tests.test_lines import ask
 from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).parent.parent
@@ -67,66 +68,6 @@ def test_all_of_it_is_listed() -> None:
     assert used == set(re.findall(r"`(?:\w+\.)?(_\w+)`", "".join(cells)))
 
 
-class Slots(set[Any]):
-    """As a set, and yet another type."""
-
-
-@pytest.fixture
-def pool(redis_server: RedisServer) -> Iterator[ConnectionPool]:
-    pool = ConnectionPool.from_url(redis_server.url, socket_timeout=10)
-    yield pool
-    pool.disconnect()
-
-
-@pytest.fixture
-def called(pool: ConnectionPool, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The public methods of the pool that were called."""
-    called: list[str] = []
-    for name in ("get_connection", "release"):
-        way = getattr(pool, name)
-        monkeypatch.setattr(
-            pool, name, lambda *its, name=name, way=way: (called.append(name), way(*its))[1]
-        )
-    return called
-
-
-@pytest.mark.parametrize("attribute", ["_available_connections", "_in_use_connections"])
-def test_a_pool_that_keeps_connections_otherwise(
-    pool: ConnectionPool, called: list[str], attribute: str
-) -> None:
-    """A pool with other collections than a list and a set is used by its public methods."""
-    give_back(pool, checkout(pool))
-    assert called == []
-    kind = deque if attribute == "_available_connections" else Slots
-    setattr(pool, attribute, kind(getattr(pool, attribute)))
-    hand: list[Any] = []
-    assert wire.plain_socket(pool, hand) is None
-    assert hand == []
-    connection = checkout(pool)
-    give_back(pool, connection)
-    assert called == ["get_connection", "release"]
-    assert pool.get_connection() is connection
-
-
-def test_a_pool_without_a_process(pool: ConnectionPool) -> None:
-    """`pid` is not documented either."""
-    give_back(pool, checkout(pool))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delattr(pool, "pid")
-        assert wire.plain_socket(pool, []) is None
-
-
-def test_a_connection_without_the_token_of_its_user(
-    pool: ConnectionPool, called: list[str]
-) -> None:
-    """Only redis-py knows then whether the connection has to authenticate anew."""
-    connection = checkout(pool)
-    del connection._re_auth_token
-    connection.re_auth = lambda: None  # it looks at the attribute, too
-    give_back(pool, connection)
-    assert called == ["release"]
-
-
 class Opaque:
     """A connection that keeps its socket to itself."""
 
@@ -147,13 +88,10 @@ def test_a_connection_without_its_socket(redis_server: RedisServer) -> None:
     """Requests, waiting with a limit and messages work by the public methods of redis-py."""
     pool = ConnectionPool.from_url(redis_server.url, socket_timeout=10)
     pool.connection_class = Opaque
-    for within in (None, 5.0):
-        connection = checkout(pool, within)
-        assert isinstance(connection, Opaque)
-        word = "mine"
-        packed = b"".join(connection.pack_command("EVAL", "return {ARGV[1], {7}}", 0, word))
-        assert wire.ask(connection, packed, word, within) == [7]
-        give_back(pool, connection)
+    for until in (NEVER, now() + 5.0):
+        for _ in range(2):
+            assert ask(pool, "return {1, 7}", until) == [1, 7]
+    assert not pool._in_use_connections
     subscription = Subscription(pool)
     assert subscription._socket is None
     assert subscription.client_id()
@@ -178,7 +116,7 @@ def test_a_retry_with_other_parts(redis_server: RedisServer) -> None:
     options = {"CONNECTION_POOL_KWARGS": {"retry": Renamed()}}
     with override_settings(CACHES=entries(redis_server.url + "&client_name=retry", **options)):
         asyncio.run(main())
-    assert pools._async_retry(Renamed()) is None
+    assert connections._async_retry(Renamed()) is None
 
 
 @pytest.mark.parametrize("form", ["one", "text", "list"])

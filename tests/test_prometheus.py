@@ -34,7 +34,7 @@ from django_redislock import (
 )
 from django_redislock.client import Lock as DropIn
 from django_redislock.commands import LockedCommand
-from django_redislock.contrib.patterns import OTHER, pattern
+from django_redislock.contrib.held import OTHER, pattern
 from django_redislock.contrib.prometheus import metrics
 from django_redislock.contrib.prometheus.fleet import FAMILIES
 from django_redislock.settings import naming

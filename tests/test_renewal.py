@@ -411,8 +411,10 @@ class TestManyLeases:
         looked_at.clear()
         for n in range(100):
             before = len(looks)
-            with redis_lock("job", ttl=50_000 - 100 * n):  # each is due earlier than all before
-                eventually(lambda before=before: len(looks) > before)
+            lease = redis_lock("job", ttl=50_000 - 100 * n).acquire()  # due before all others
+            assert lease
+            eventually(lambda before=before: len(looks) > before)
+            lease.release()
         assert len(looked_at) < 5 * len(held), "as often as once for all, and a few for each"
         assert all(lease is not None and lease.state == LeaseState.HELD for lease in held)
 
@@ -421,11 +423,13 @@ class TestManyLeases:
         watched = renewal_module.watchdog(server_of("default"))
         for n in range(2 * renewal_module.BATCH):
             before = len(looks)
-            with redis_lock("job", ttl=60_000 - 100 * n):
-                eventually(lambda before=before: len(looks) > before)
+            lease = redis_lock("job", ttl=60_000 - 100 * n).acquire()
+            assert lease
+            eventually(lambda before=before: len(looks) > before)
+            lease.release()
         assert len(watched._due) <= renewal_module.BATCH + 2
         assert not watched._news
-        assert not watched._leases
+        assert not watched.register.lifetimes
 
     def test_the_most_urgent_first(self, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
         """A short lease that becomes due while many long ones are being renewed is the next."""
@@ -447,7 +451,7 @@ class TestManyLeases:
         monkeypatch.setattr(renewal_module, "renew", renew)
         for lease in long:
             lease._lifetime.due = 0.0
-            watched._news[lease.token] = watched._leases[lease.token]
+            watched._news[lease.token] = watched.register.lifetimes[lease.token]
         watched.wake()
         eventually(lambda: len(renewed) >= len(long) + 1)
         assert "short" in renewed[2:4]

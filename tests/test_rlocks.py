@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from django_redislock.base.rlocks import ONCE, rlock
+from django_redislock.base.process import ONCE, rlock
 
 
 class Alarm(BaseException):

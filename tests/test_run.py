@@ -24,8 +24,8 @@ from django.db import transaction
 from redis import Redis
 
 from django_redislock import redis_lock
-from django_redislock.management.child import Child
 from django_redislock.management.events import NUDGE, PASSED_ON, Events, Interrupted
+from django_redislock.management.subcommands.run import Child
 from tests.manage import PROGRAM, Manage, broken_project, environ, with_stderr
 from tests.processes import ROOT
 from tests.waiting import PATIENCE, eventually
@@ -244,7 +244,7 @@ class TestTheLock:
         """An exit code of its own, one line, and the program does not run."""
         done = run("job", "--wait=0", "--", "echo", "ran", url="unix:///nowhere")
         assert (done.returncode, done.stdout) == (69, b"")
-        complaint = b"CommandError: Redis 'default' (/nowhere) could not be asked"
+        complaint = b"CommandError: Redis 'default' (/nowhere) could not be reached"
         assert done.stderr.startswith(complaint)
         assert done.stderr.count(b"\n") == 1
 

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib.resources import files
+from itertools import count
 from typing import Any
 
 import pytest
@@ -33,7 +34,7 @@ from django_redislock import (
 )
 from django_redislock.inspection import Inspector
 from django_redislock.lease.watchdog import watchdog
-from django_redislock.primitives import ledger, mutex, scripts, shapes
+from django_redislock.primitives import ledger, mutex, scripts
 from django_redislock.primitives.contract import Claim, run
 from django_redislock.primitives.keys import Keys
 from django_redislock.transport.ports import SyncPort
@@ -103,6 +104,9 @@ ANSWERS: dict[str, Answer] = {
 }
 
 
+SHORT = {scripts.load(name).sha.encode() for name in scripts.AT_ONCE}
+
+
 class Server(socketserver.ThreadingTCPServer):
     """Speaks enough of Redis' protocol for redis-py to connect."""
 
@@ -111,6 +115,8 @@ class Server(socketserver.ThreadingTCPServer):
     answer: Answer
     message = b""
     """What it says when somebody has subscribed."""
+    free = True
+    """Whether it answers short requests as others. Else it says that it has done nothing."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
@@ -138,7 +144,10 @@ class Handler(socketserver.StreamRequestHandler):
         command = words[0].upper()
         if command in (b"EVALSHA", b"EVAL"):
             self.server.scripts.append(words[1])
-            return self.server.answer(words[3 + int(words[2])])  # the first of ARGV
+            nonce = words[3 + int(words[2])]  # the first of ARGV
+            if not self.server.free and words[1] in SHORT:
+                return b"*1\r\n" + bulk(nonce)
+            return self.server.answer(nonce)
         if command == b"HELLO":
             return b"%1\r\n+proto\r\n:3\r\n" if words[1:2] == [b"3"] else b"*2\r\n+proto\r\n:2\r\n"
         if command == b"PING":
@@ -175,6 +184,8 @@ def server(_server: Server) -> Iterator[Server]:
         },
     }
     with override_settings(CACHES={"default": one}):
+        _server.free = True
+        server_of("default").busy.clear()  # the lock was not free in the test before
         yield _server
         # It would go on to ask this server for what could not be taken back.
         watchdog(server_of("default"))._to_release.clear()
@@ -187,16 +198,23 @@ def own(*numbers: int) -> Answer:
 
 
 AT = 1_732_423_423_423_424
-GRANT = own(1, AT, AT)
+GRANT = own(1, AT, 0, AT)
 
 
-def held(lock: Any, grant: Answer, then: Callable[[Any], Any]) -> Operation:
+def short_grant(nonce: bytes) -> bytes:
+    return bulk(nonce + b"|%d" % AT)
+
+
+def held(lock: Any, grant: Answer, then: Callable[[Any], Any], *, free: bool = False) -> Operation:
     """What is done with a lease, which was granted well."""
 
     def operation(server: Server, bad: Answer) -> Any:
-        server.answer = grant
-        lease = lock("shapes", wait=0).acquire()
-        server.answer = bad
+        server.answer, server.free = grant, free
+        try:
+            lease = lock("shapes", wait=0).acquire()
+        except LockUnavailable as error:
+            raise AssertionError("it was not granted") from error
+        server.answer, server.free = bad, True
         try:
             return then(lease)
         finally:
@@ -228,10 +246,18 @@ def the_lock() -> Any:
 
 def release_of_the_cache(server: Server, bad: Answer) -> Any:
     lock = the_lock()
-    server.answer = GRANT
+    server.answer, server.free = GRANT, False
     assert lock.acquire()
-    server.answer = bad
+    server.answer, server.free = bad, True
     return lock.release()
+
+
+_numbers = count()
+
+
+def another() -> str:
+    """Return a new name: a record waits for what is still to be released on its own name."""
+    return f"shapes:{next(_numbers)}"
 
 
 def enter(lock: Any) -> None:
@@ -283,22 +309,23 @@ OPERATIONS: dict[str, Operation] = {
     "mutex": plain(lambda: enter(redis_lock("shapes", wait=0))),
     "mutex, async": plain(lambda: asyncio.run(aenter(redis_lock("shapes", wait=0)))),
     "read, async": plain(lambda: asyncio.run(aenter(ReadWriteLock("shapes", wait=0).read()))),
-    "once, async": plain(lambda: asyncio.run(aenter(once("shapes")))),
+    "once, async": plain(lambda: asyncio.run(aenter(once(another())))),
     "semaphore": plain(lambda: enter(Semaphore("shapes", 3, wait=0))),
     "read": plain(lambda: enter(ReadWriteLock("shapes", wait=0).read())),
     "write": plain(lambda: enter(ReadWriteLock("shapes", wait=0).write())),
     "multi": plain(lambda: enter(two("", wait=0))),
     "timestamp": plain(lambda: enter(TimestampLock("shapes", wait=0))),
-    "once": plain(lambda: enter(once("shapes"))),
+    "once": plain(lambda: enter(once(another()))),
     "single_flight": plain(computed),
     "cache.lock": plain(lambda: the_lock().acquire()),
     "release": held(redis_lock, GRANT, release),
+    "short release": held(redis_lock, short_grant, release, free=True),
     "extend": held(redis_lock, GRANT, extend),
     "semaphore, release": held(semaphore, GRANT, release),
     "semaphore, extend": held(semaphore, GRANT, extend),
     "downgrade": held(write, GRANT, lambda lease: lease.downgrade()),
-    "multi, release": held(two, own(1, AT, AT, AT), release),
-    "multi, extend": held(two, own(1, AT, AT, AT), extend),
+    "multi, release": held(two, own(1, AT, 0, AT, AT), release),
+    "multi, extend": held(two, own(1, AT, 0, AT, AT), extend),
     "timestamp, release": held(TimestampLock, own(1, AT), release),
     "timestamp, extend": held(TimestampLock, own(1, AT), extend),
     "cache.lock, release": release_of_the_cache,
@@ -351,7 +378,8 @@ def test_nonsense_where_messages_come(server: Server, message: str) -> None:
     """A thread or a task that waits is told that the lock is busy, and nothing else."""
     ticket = bulk(b"%d" % AT)
     body = BUSY + b":9000\r\n" + b":%d\r\n:0\r\n" % AT + ticket + b"_\r\n"
-    server.answer = lambda nonce: b"*2\r\n" + bulk(nonce) + b"*7\r\n:0\r\n" + body
+    server.answer = lambda nonce: b"*2\r\n" + bulk(nonce) + b"*8\r\n:0\r\n" + body + b":1\r\n"
+    server.free = False
     server.message = MESSAGES[message]
     with pytest.raises(LockNotAcquired):
         enter(redis_lock("shapes", wait=0.2))
@@ -362,18 +390,17 @@ def test_nonsense_where_messages_come(server: Server, message: str) -> None:
 def test_it_is_said_which_script(server: Server) -> None:
     """And it is not asked for again, since the answer would be the same."""
     server.answer = ANSWERS["our own: short"]
-    with pytest.raises(LockUnavailable, match=r"mutex_acquire can't be understood") as caught:
+    with pytest.raises(LockUnavailable, match=r"mutex_take can't be understood") as caught:
         redis_lock("shapes", wait=60).acquire()
     assert caught.value.doubtful
     assert not caught.value.passing
 
 
-def test_every_script_has_a_shape() -> None:
-    """And every file in lua/ is a script, or a part of one."""
-    assert shapes.SHAPES.keys() == scripts.PARTS.keys()
+def test_every_file_is_used() -> None:
+    """Each one in lua/ is a script, or a part of one."""
     lua = files("django_redislock.primitives").joinpath("lua")
     used = {name.removesuffix(scripts.GUARDED) for name in scripts.PARTS}
-    used = used.union(*scripts.PARTS.values(), (f"{name}_at_once" for name in scripts.AT_ONCE))
+    used = used.union(*scripts.PARTS.values())
     assert {path.name for path in lua.iterdir()} == {f"{name}.lua" for name in used}
 
 

@@ -28,7 +28,7 @@ from django_redislock import (
     single_flight,
 )
 from django_redislock.lease.lifetime import Lifetime
-from django_redislock.lease.watchdog import watchdog
+from django_redislock.lease.register import register
 from django_redislock.transport.ports import SyncPort
 from django_redislock.transport.server import server_of
 from tests.waiting import PATIENCE, eventually
@@ -143,7 +143,7 @@ class TestLeases:
         for lease in leases:
             assert lease.state == LeaseState.HELD
             lease.release()
-        assert watchdog(server_of("default")).held("redislock:{job}") == []
+        assert register(server_of("default")).held("redislock:{job}") == []
 
     def test_each_thread_finds_its_own(self) -> None:
         """Many threads enter and leave one key all the time; each counts on the lease it has."""
@@ -157,12 +157,12 @@ class TestLeases:
         with ThreadPoolExecutor(6) as threads:
             for done in [threads.submit(work) for _ in range(6)]:
                 done.result(PATIENCE)
-        assert watchdog(server_of("default")).held("redislock:{job}") == []
-        assert watchdog(server_of("default"))._tokens.get("redislock:{job}") is None
+        assert register(server_of("default")).held("redislock:{job}") == []
+        assert register(server_of("default"))._tokens.get("redislock:{job}") is None
 
     def test_many_cost_a_thread_no_more_than_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Whoever enters and leaves looks at none of the others' leases."""
-        watched = watchdog(server_of("default"))
+        watched = register(server_of("default"))
         me, asked = threading.current_thread(), []
 
         def ask(token: str) -> None:
@@ -190,7 +190,7 @@ class TestLeases:
         assert len(others) == 3
         try:
             with monkeypatch.context() as patch:
-                patch.setattr(watched, "_leases", Leases(watched._leases))
+                patch.setattr(watched, "_lifetimes", Leases(watched.lifetimes))
                 patch.setattr(Lifetime, "lost", property(lambda its: ask(its.claim.token)))
                 with lock as lease:
                     assert watched.held("redislock:{job}", me) == [lease]
@@ -206,7 +206,7 @@ class TestLeases:
     def test_three_threads_at_one_place(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Two forget their leases at once, so that nobody is there, and a third one comes in
         between: it is not forgotten with them."""
-        watched = watchdog(server_of("default"))
+        watched = register(server_of("default"))
         third: list[Lease | None] = []
 
         class Places(dict[Any, dict[str, None]]):
@@ -265,7 +265,7 @@ class TestLeases:
         assert type(caught.value) is LockError
 
     def test_a_downgrade_is_for_reading_from_then_on(self, redis: Redis, monkeypatch: Any) -> None:
-        """Also if it can't be asked for: who believes to read can do no harm."""
+        """Also if it can't be reached for: who believes to read can do no harm."""
         lease = ReadWriteLock("job").write().acquire()
         assert isinstance(lease, Lease)
 

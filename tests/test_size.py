@@ -9,7 +9,7 @@ from devtools import size
 
 def test_what_counts() -> None:
     """Comments, docstrings and blank lines are no code; a text in several lines is."""
-    module = '"""A module."""\n\n# why\nx = """\na\n"""\n'
+    module = '"""A module."""\n\n# why\nx = """\na\n"""\n"""What x is."""\n'
     function = 'def f():\n    """A docstring."""\n    return x\n'
     assert size.code_lines(module + function) == 5
 

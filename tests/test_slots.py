@@ -16,13 +16,17 @@ from redis.exceptions import (
 
 from django_redislock import LockUnavailable
 from django_redislock.primitives.contract import run
-from django_redislock.transport.cluster import HOPS, Cluster, _map, slot_of
-from django_redislock.transport.cluster_factory import url_of
+from django_redislock.transport.cluster import HOPS, SLOTS, Cluster, _map, slot_of, url_of
+from django_redislock.transport.protocol import Command, script
 
 A, B, C = ("a", 1), ("b", 2), ("c", 3)
 KEY = "redislock:{job}"
-COMMAND = ("EVALSHA", "0" * 40, 1, KEY)
+COMMAND = script("0" * 40, [KEY], ["take"])
 Asked = tuple[tuple[str, int], str, bool]
+
+
+def word_of(command: Command) -> str:
+    return "CLUSTER" if command is SLOTS else "EVALSHA"
 
 
 class Pool:
@@ -49,12 +53,12 @@ class Nodes:
         self.asked: list[Asked] = []
         self.cluster: Cluster[Pool] = Cluster(seeds or (A,), Pool)
 
-    async def send(self, pool: Pool, words: tuple[Any, ...], asking: bool) -> Any:
-        self.asked.append((pool.node, words[0], asking))
+    async def send(self, pool: Pool, command: Command, *_: Any, asking: bool = False) -> Any:
+        self.asked.append((pool.node, word_of(command), asking))
         answer: Any = "done"
         if pool.node in self.away:
             answer = redis.ConnectionError("refused")
-        elif words[0] == "CLUSTER":
+        elif command is SLOTS:
             answer = 7 if pool.node in self.confused else self.ranges
         elif self.answers.get(pool.node):
             answer = self.answers[pool.node].pop(0)
@@ -177,8 +181,8 @@ def test_a_refusal_is_final() -> None:
     """Another node would say the same."""
     nodes = Nodes([], A, C)
 
-    async def send(pool: Pool, words: tuple[Any, ...], asking: bool) -> Any:
-        nodes.asked.append((pool.node, words[0], asking))
+    async def send(pool: Pool, command: Command, *_: Any) -> Any:
+        nodes.asked.append((pool.node, word_of(command), False))
         raise LockUnavailable("wrong password", passing=False) from AuthenticationError("no")
 
     with pytest.raises(LockUnavailable, match="no") as caught:

@@ -104,7 +104,7 @@ def test_several(redis: Redis) -> None:
     granted(redis, "places", silent=5, places=3, owner="web-1:1:x")
     granted(redis, "places", silent=900, places=3, owner="web-2:2:x")
     lock = get(Inspector(), "places")
-    assert "Held by 2 of 3; look at web-2 · 2 · x " in told(lock)
+    assert "Held by 2 of 3; look first at web-2 · 2 · x " in told(lock)
     assert "web-1 · 1 · x (its/job.py:1 in job) is alive" in consequences(lock, [])[0]
 
 
@@ -140,7 +140,7 @@ def test_free(redis: Redis) -> None:
         inspector.counts()
     [nobody, last] = free_story(inspector.past("job"))
     assert nobody == "Nobody holds it now."
-    assert re.fullmatch(r"The last one was .* \(here\), for .* s from .* UTC; released\.", last)
+    assert re.fullmatch(r"Last held by .* \(here\) for .* s, from .* UTC; released\.", last)
     redis_lock("job").acquire()
     redis_lock("job").clear(by="eva", reason="it hung")
     assert free_story(inspector.past("job"))[1].endswith("; cleared by eva (it hung).")
@@ -151,7 +151,7 @@ def test_some_are_stale(redis: Redis) -> None:
     granted(redis, "exports", places=3, owner="web3:77:x")
     granted(redis, "exports", places=3, silent=5, owner="web4:78:x", process=NO_PROCESS)
     lock = get(Inspector(), "exports")
-    assert "look at web3 · 77 · x (its/job.py:1 in job) first" in told(lock)
+    assert "look first at web3 · 77 · x (its/job.py:1 in job)" in told(lock)
     said = consequences(lock, [])[0]
     assert said.startswith("web4 · 78 · x (its/job.py:1 in job) is alive; more than 3 may work")
     assert safer(lock) == "It is safer to clear only those that are stale: 1 of 2."

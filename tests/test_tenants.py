@@ -31,10 +31,10 @@ from django_redislock import (
     single_flight,
 )
 from django_redislock.commands import LockedCommand
-from django_redislock.contrib.patterns import pattern
+from django_redislock.contrib.held import pattern
 from django_redislock.inspection import Inspector
 from django_redislock.lease.lock import Lock
-from django_redislock.periodic.registry import Job
+from django_redislock.periodic.job import Job
 from django_redislock.settings import conf, naming
 from django_redislock.testing import (
     assert_held,

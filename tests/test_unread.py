@@ -22,8 +22,8 @@ from devtools.redis_server import RedisServer
 from django_redislock import redis_lock
 from django_redislock.primitives import scripts
 from django_redislock.transport.server import server_of
-from tests.test_wire import entry as caches_entry
-from tests.test_wire import without_notifications
+from tests.test_lines import entry as caches_entry
+from tests.test_lines import without_notifications
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.slow
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.slow
 Commands = list[tuple[Any, ...]]
 
 WRONGTYPE = "return redis.error_reply('WRONGTYPE Operation against a key')"
-FRAMED = scripts._FRAME.format("", "return {1, 1732423423423423, 1732423423423424}")
+FRAMED = scripts._FRAME.format("return {1, 1732423423423423, 1732423423423424}")
 
 AT_ONCE = "return ARGV[1] .. '|1732423423423423'"
 ANOTHER = "0123456789abcdef0123456789abcdef"

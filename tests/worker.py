@@ -113,8 +113,8 @@ def careless() -> None:
 
     from django_redislock import redis_lock
     from django_redislock.lease.watchdog import watchdog
-    from django_redislock.transport.event_loops import opened
     from django_redislock.transport.server import server_of
+    from tests.lines import opened
 
     warnings.simplefilter("ignore", ResourceWarning)
     # The test counts connections: no sign of life, which has one of its own.

@@ -8,24 +8,113 @@ change hands in between. Of several holders, only those that were seen lose the 
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from django import forms
 from django.core import signing
 from django.utils.crypto import salted_hmac
-from django.utils.translation import gettext
-from django.utils.translation import gettext_lazy as _
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
 
 from ..base import label
-from ..inspection import HolderInfo, Inspector, LockInfo, State
+from ..inspection import HolderInfo, Inspector, LockInfo, RedlockInspector, State
 from ..inspection.clearing import ClearOutcome, Target
-from ..inspection.lock_id import LockId
 from ..inspection.sentences import translated
-from ..inspection.story import held_by
+from ..inspection.story import consequences, held_by, holder_name, overlap, safer
+from ..inspection.words import clean, duration
 from ..models import LockStatus
-from .audit import Deed, write_down
+from ..models.live import LockId
+from . import texts
+from .pages import Deed, write_down
+
+# What clearing would do, and what it has done, in words for the pages.
+
+
+logger = logging.getLogger("django_redislock")
+
+NAMED = 3
+"""Locks that a message names."""
+
+
+def some_are_stale(lock: LockStatus) -> bool:
+    """Whether a lock has holders that are stale, and others."""
+    states = {one.state for one in lock.info.holders} if lock.info else set()
+    return State.STALE in states and len(states) > 1
+
+
+def what_happens(locks: Sequence[LockStatus]) -> list[SafeString]:
+    """Return the paragraphs of a confirmation."""
+    if len(locks) == 1 and (info := locks[0].info) is not None:
+        waiters = LockId.of(info).inspector().waiters(info)
+        return [texts.paragraph(consequences(info, waiters)), texts.sentence(safer(info))]
+    alive = [one for lock in locks if lock.info for one in lock.info.alive]
+    waiting = sum(lock.waiters for lock in locks)
+    dead = sum(len(lock.info.holders) for lock in locks if lock.info) - len(alive)
+    found = []
+    if alive:
+        text = ngettext(
+            "%(number)s holder is alive, or may be: it does not know at once, and two may work "
+            "under one lock for up to %(time)s.",
+            "%(number)s holders are alive, or may be: they do not know at once, and two may work "
+            "under one lock for up to %(time)s.",
+            len(alive),
+        )
+        values = {"number": len(alive), "time": duration(max(map(overlap, alive)))}
+        found.append(format_html("<strong>{}</strong>", text % values))
+    if dead:
+        text = ngettext(
+            "%(number)s holder can’t come back, and loses nothing.",
+            "%(number)s holders can’t come back, and lose nothing.",
+            dead,
+        )
+        found.append(format_html("{}", text % {"number": dead}))
+    text = _("Nobody waits.")
+    if waiting:
+        text = ngettext(
+            "%(number)s waits; the first one of each lock gets it at once.",
+            "%(number)s wait; the first one of each lock gets it at once.",
+            waiting,
+        )
+    found.append(format_html("{}", text % {"number": waiting}))
+    return found
+
+
+def afterwards(cleared: Sequence[Target]) -> str:
+    """Say who has the locks now that were cleared; nothing if that can't be read. It raises
+    nothing, since they were cleared."""
+    try:
+        held = _held(cleared)
+    except Exception:
+        logger.warning("The locks that were cleared can't be read again", exc_info=True)
+        return ""
+    if not held:
+        return ngettext("Nobody holds it now.", "Nobody holds them now.", len(cleared))
+    if len(cleared) == 1:
+        return _("Now it is held by %(who)s.") % {"who": _who(held[0])}
+    named = [f"“{clean(lock.name)}” ({_who(lock)})" for lock in held[:NAMED]]
+    text = _("Held again: %(names)s.") % {"names": ", ".join(named)}
+    if more := len(held) - len(named):
+        text += " " + ngettext("And %(number)s more.", "And %(number)s more.", more) % {
+            "number": more
+        }
+    return text
+
+
+def _who(lock: LockInfo) -> str:
+    return translated(holder_name(lock.holders[0]))
+
+
+def _held(targets: Sequence[Target]) -> list[LockInfo]:
+    names: defaultdict[Inspector | RedlockInspector, list[str]] = defaultdict(list)
+    for target in targets:
+        names[target.inspector].append(target.name)
+    return [lock for one, its in names.items() for lock in one.held(its)]
+
 
 SALT = "django_redislock.admin.confirmation"
 GOOD_FOR = 3600
@@ -38,13 +127,16 @@ class ClearForm(forms.Form):
     """The reason, and what was seen."""
 
     reason = forms.CharField(
-        label=_("Reason"),
+        label=gettext_lazy("Reason"),
         max_length=200,
-        help_text=_("The holder sees the reason, and the history keeps it."),
+        help_text=gettext_lazy("The holder sees the reason, and the history keeps it."),
         widget=forms.TextInput(attrs={"size": 60, "autofocus": True}),
     )
     stale_only = forms.BooleanField(
-        label=_("Only the holders that are stale"), required=False, initial=True, label_suffix=""
+        label=gettext_lazy("Only the holders that are stale"),
+        required=False,
+        initial=True,
+        label_suffix="",
     )
     seen = forms.CharField(widget=forms.HiddenInput)
 
@@ -133,8 +225,8 @@ def clear(user: Any, seen: dict[str, list[str]], reason: str, *, stale_only: boo
 def _write_down(user: Any, targets: list[Target], reason: str) -> bool:
     """Write what was cleared into the history. False: the database could not be written."""
     words = {
-        ClearOutcome.CLEARED: gettext("Cleared: %(reason)s. %(held)s"),
-        ClearOutcome.UNKNOWN: gettext("Perhaps cleared: %(reason)s. %(held)s"),
+        ClearOutcome.CLEARED: _("Cleared: %(reason)s. %(held)s"),
+        ClearOutcome.UNKNOWN: _("Perhaps cleared: %(reason)s. %(held)s"),
     }
     deeds = [
         Deed(

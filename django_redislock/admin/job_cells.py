@@ -66,7 +66,7 @@ def state(job: PeriodicJob) -> str:
         said.append(cells.quiet(format_html(gettext("{time} by {who}: {why}"), **words)))
     if info.request is not None:
         words = {"time": since(info.request.at, info.read_at), "who": info.request.by}
-        said.append(cells.quiet(format_html(gettext("Run wanted {time} by {who}"), **words)))
+        said.append(cells.quiet(format_html(gettext("Run requested {time} by {who}"), **words)))
     return format_html("{}" * len(said), *said)
 
 

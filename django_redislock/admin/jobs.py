@@ -4,27 +4,185 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
+from django import forms
 from django.contrib import admin, messages
+from django.contrib.admin.helpers import ActionForm
 from django.contrib.admin.utils import unquote
+from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import path
 from django.utils.html import format_html
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ..inspection.live import Snapshot
-from ..inspection.lock_id import LockId
+from ..base import label
+from ..base.exceptions import LockError
 from ..inspection.sentences import translated
 from ..inspection.words import clean, unattended
 from ..models import JOB_STATES, LockStatus, PeriodicJob
-from ..periodic.job import LOCK_PREFIX
-from ..periodic.registry import discover, jobs
-from ..periodic.report import JobInfo, silent_for
-from . import audit, cells, job_cells, tables
-from .job_actions import ACTS, JobActions
-from .pages import Count, FieldFilter, or_away
+from ..models.live import LockId, Snapshot
+from ..periodic.job import LOCK_PREFIX, discover, jobs
+from ..periodic.report import JobInfo, Ledger, silent_for
+from ..periodic.runner import LOOK_EVERY
+from . import cells, job_cells, tables
+from .pages import UNWRITTEN, Count, Deed, FieldFilter, LiveAdmin, log_entries, or_away, write_down
+
+# What operators do with jobs: pause, resume, and request a run.
+
+
+MAX_REASON = 200
+
+
+class JobActionForm(ActionForm):
+    """The action, and the reason for it."""
+
+    reason = forms.CharField(label=_("Reason for a pause:"), max_length=MAX_REASON, required=False)
+
+
+class Order(NamedTuple):
+    """One order to jobs."""
+
+    ledger: Ledger
+    by: str
+    reason: str
+
+
+class Act(NamedTuple):
+    """Something that is done to a job."""
+
+    permission: str
+    do: Callable[[Order, str], bool]
+    """Do it to the job of this name. False: there was nothing to do."""
+    done: Any
+    nothing: Any
+    written: Any
+    """What the history says."""
+
+
+def _run(order: Order, name: str) -> bool:
+    request = order.ledger.request_run(name, by=order.by)
+    return request is not None and request.by == order.by
+
+
+ACTS = {
+    "run": Act(
+        "run_periodicjob",
+        _run,
+        _("Asked for a run of %(names)s. Schedulers look every %(seconds)s seconds."),
+        _("%(names)s: not asked for. It is disabled, or somebody else has asked for a run."),
+        _("Asked for a run."),
+    ),
+    "pause": Act(
+        "pause_periodicjob",
+        lambda order, name: order.ledger.pause(name, by=order.by, reason=order.reason),
+        _("Paused %(names)s."),
+        _("There is no job %(names)s."),
+        _("Paused: %(reason)s."),
+    ),
+    "resume": Act(
+        "pause_periodicjob",
+        lambda order, name: order.ledger.resume(name),
+        _("Resumed %(names)s, from the next tick."),
+        _("%(names)s: not paused."),
+        _("Resumed."),
+    ),
+}
+
+
+class JobActions(LiveAdmin):
+    """Buttons on the page of a job, and actions of the list."""
+
+    actions = ("run_jobs", "pause_jobs", "resume_jobs")
+    action_form = JobActionForm
+
+    def has_run_permission(self, request: HttpRequest) -> bool:
+        return self.may(request, ACTS["run"].permission)
+
+    def has_pause_permission(self, request: HttpRequest) -> bool:
+        return self.may(request, ACTS["pause"].permission)
+
+    def get_urls(self) -> list[Any]:
+        view = self.admin_site.admin_view(self.act_view)
+        return [
+            *(
+                path(
+                    f"<path:object_id>/{what}/",
+                    view,
+                    {"what": what},
+                    name=f"django_redislock_periodicjob_{what}",
+                )
+                for what in ACTS
+            ),
+            *super().get_urls(),
+        ]
+
+    @admin.action(description=_("Run selected jobs now"), permissions=["run"])
+    def run_jobs(self, request: HttpRequest, queryset: Any) -> None:
+        self._act(request, "run", [job.name for job in queryset])
+
+    @admin.action(description=_("Pause selected jobs"), permissions=["pause"])
+    def pause_jobs(self, request: HttpRequest, queryset: Any) -> None:
+        self._act(request, "pause", [job.name for job in queryset])
+
+    @admin.action(description=_("Resume selected jobs"), permissions=["pause"])
+    def resume_jobs(self, request: HttpRequest, queryset: Any) -> None:
+        self._act(request, "resume", [job.name for job in queryset])
+
+    def act_view(self, request: HttpRequest, object_id: str, what: str) -> HttpResponse:
+        """Do it to one job, and show its page again."""
+        if not self.may(request, ACTS[what].permission):
+            raise PermissionDenied
+        name = unquote(object_id)
+        if request.method == "POST":
+            self._act(request, what, [name])
+        return HttpResponseRedirect(self.url("change", name))
+
+    def _act(self, request: Any, what: str, names: Sequence[str]) -> None:
+        act, who = ACTS[what], str(request.user.get_username())
+        reason = label.clean(request.POST.get("reason", "").strip(), MAX_REASON)
+        if what == "pause" and not reason:
+            message = gettext("Nothing was paused: write the reason.")
+            self.message_user(request, message, messages.ERROR)
+            return
+        order = Order(Ledger(), label.clean(who).replace("|", "/"), reason)
+        written = str(act.written) % {"reason": reason.rstrip(".")}
+        perhaps = gettext("Perhaps: %(what)s") % {"what": written}
+        entries: dict[str, str] = {}
+        done: list[str] = []
+        nothing: list[str] = []
+        failed: LockError | None = None
+        try:
+            for name in names:
+                entries[name] = perhaps
+                if act.do(order, name):
+                    entries[name] = written
+                    done.append(name)
+                else:
+                    del entries[name]
+                    nothing.append(name)
+        except LockError as error:
+            failed = error
+        finally:
+            deeds = [Deed(name, name, text) for name, text in entries.items()]
+            kept = not deeds or write_down(request.user, self.model, deeds)
+        if failed is not None:
+            text = gettext("It is not known whether this was done to “%(name)s”: %(error)s")
+            words = {"name": clean(deeds[-1].name), "error": clean(str(failed))}
+            self.message_user(request, text % words, messages.ERROR)
+        for text, level, its in (
+            (act.done, messages.SUCCESS, done),
+            (act.nothing, messages.WARNING, nothing),
+        ):
+            if its:
+                listed = ", ".join(f"“{clean(name)}”" for name in its)
+                words = {"names": listed, "seconds": f"{LOOK_EVERY:.0f}"}
+                self.message_user(request, text % words, level)
+        if not kept:
+            self.message_user(request, UNWRITTEN, messages.ERROR)
+
 
 logger = logging.getLogger("django_redislock")
 
@@ -92,7 +250,7 @@ class PeriodicJobAdmin(JobActions):
         empty = gettext("Nobody has paused, resumed or run it here.")
         context["tables"] = [
             tables.runs(job.info.runs),
-            tables.history(gettext("History"), audit.history(PeriodicJob, job.name)[:10], empty),
+            tables.history(gettext("History"), log_entries(PeriodicJob, job.name)[:10], empty),
         ]
         context["alarm"] = _alarm([job.info])
         wanted = ("run", "pause" if job.info.paused is None else "resume")

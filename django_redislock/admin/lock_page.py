@@ -9,12 +9,12 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ..inspection import SHARED, State
-from ..inspection.groups import groups
-from ..inspection.lock_id import LockId
+from ..inspection.facts import groups
 from ..inspection.story import consequences, free_story, safer, story
 from ..models import STATES, LockStatus
+from ..models.live import LockId
 from . import cells, tables, texts
-from .clearings import NOBODY, clearings
+from .clear_pages import NOBODY, clearings
 from .timeline import now_of, timeline
 
 GROUPED = 1000

@@ -19,16 +19,13 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext_lazy
 
 from ..inspection import WORST_FIRST, Counts, State, servers
-from ..inspection.live import Snapshot
-from ..inspection.lock_id import LockId
 from ..models import KINDS, STATES, LockStatus, PeriodicJob
-from ..periodic.registry import job_of_lock
+from ..models.live import LockId, Snapshot
+from ..periodic.job import job_of_lock
 from ..primitives.keys import validate_name
 from . import cells, lock_page
-from .clear_pages import ClearPages
-from .clearings import clearings
-from .health import health
-from .pages import Count, FieldFilter, unanswered
+from .clear_pages import ClearPages, clearings
+from .pages import Count, FieldFilter, health, unanswered
 
 MOST_LOCKS = 10_000
 """The locks that the list looks at for a filter, a search, another order or counts: the most

@@ -2,33 +2,96 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, NamedTuple
 
 from django.contrib import admin
-from django.contrib.admin.options import IncorrectLookupParameters
+from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib.admin.options import IncorrectLookupParameters, get_content_type_for_model
 from django.contrib.admin.utils import flatten_fieldsets, quote
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied, ValidationError
-from django.db import connections, transaction
+from django.db import connections, router, transaction
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.text import capfirst
 from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
+from ..base.clock import now
 from ..base.exceptions import LockError, LockUnavailable
-from ..inspection.live import Snapshot
+from ..doctor import rules, vendors
+from ..doctor.caches import advice
+from ..doctor.finding import Finding, Level
+from ..doctor.server import Unreachable, ask
 from ..inspection.words import clean
+from ..models.live import Snapshot
+
+# What operators did to locks and jobs, as entries of the admin's history.
+#
+# An entry is written after the deed, which nobody can take back. So an entry that can't be
+# written, for whatever reason, is logged and shown, and fails no request.
+
+
+logger = logging.getLogger("django_redislock")
+
+UNWRITTEN = _("This is missing from the history, which could not be written. See the log.")
+
+
+class Deed(NamedTuple):
+    """What was done to one lock or job."""
+
+    id: str
+    name: str
+    message: str
+
+
+def log_entries(model: Any, id: str | None = None) -> Any:
+    """Return the entries of a row, or of all rows, the newest first."""
+    entries = LogEntry.objects.filter(content_type_id=get_content_type_for_model(model).pk)
+    if id is not None:
+        entries = entries.filter(object_id=id)
+    return entries.select_related("user").order_by("-action_time", "-pk")
+
+
+def write_down(user: Any, model: Any, deeds: Sequence[Deed]) -> bool:
+    """Write an entry for each deed. If that fails, log them and return False."""
+    try:
+        using = router.db_for_write(LogEntry)
+        # Numbers, since routers may refuse a relation to a row that was read from a replica.
+        content_type_id = get_content_type_for_model(model).pk
+        # A savepoint: a failure here must not break the transaction of the request.
+        with transaction.atomic(using=using):
+            LogEntry.objects.db_manager(using).bulk_create(
+                LogEntry(
+                    user_id=user.pk,
+                    content_type_id=content_type_id,
+                    object_id=deed.id,
+                    object_repr=clean(deed.name)[:200],
+                    action_flag=CHANGE,
+                    change_message=deed.message,
+                )
+                for deed in deeds
+            )
+    except Exception as error:  # of the database, a router, or a receiver of a signal
+        who = clean(str(user.get_username()))
+        for deed in deeds:
+            text = "The history lacks what %s did to %r: %s (%s)"
+            logger.exception(text, who, deed.id, clean(deed.message), error)
+        return False
+    return True
+
 
 REFRESH = "X-Redislock-Refresh"
 """The header that locks.js sends with its own requests."""
 
 
 def or_away(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
-    """Answer with a page that says so if Redis can't be asked. Permissions are checked first."""
+    """Answer with a page that says so if Redis can't be reached. Permissions are checked first."""
 
     @wraps(view)
     def page(self: LiveAdmin, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
@@ -174,7 +237,7 @@ class Count(NamedTuple):
 
 
 class Unanswered(NamedTuple):
-    """A server that can't be asked."""
+    """A server that can't be reached."""
 
     text: str
     why: str
@@ -182,7 +245,7 @@ class Unanswered(NamedTuple):
 
 def unanswered(error: LockError) -> Unanswered:
     """Say which server does not answer, and why."""
-    text = gettext("Redis can’t be asked")
+    text = gettext("Redis can’t be reached")
     if isinstance(error, LockUnavailable) and error.using:
         names = {"alias": error.using, "where": error.where}
         text = gettext("Redis “%(alias)s” (%(where)s) does not answer") % names
@@ -226,3 +289,43 @@ class FieldFilter(admin.SimpleListFilter):
 
     def _values_of(self, row: Any) -> set[str]:
         return set(map(str, row.values_of(str(self.parameter_name))))
+
+
+# The quick part of the doctor's findings about a server, kept for a minute, for the list.
+
+
+GOOD_FOR = 60.0
+"""Seconds."""
+
+
+class Health(NamedTuple):
+    server: str
+    """The server's vendor, name and version; "": it was not reached."""
+    primary: bool
+    findings: list[Finding]
+    """The warnings and errors."""
+
+
+_NOTHING = Health("", False, [])
+_known: dict[str, tuple[float, Health]] = {}
+
+
+def health(alias: str) -> Health:
+    """Return the health of an alias's server, at most a minute old."""
+    seen, known = _known.get(alias, (float("-inf"), _NOTHING))
+    if now() - seen > GOOD_FOR:
+        known = _ask(alias)
+        _known[alias] = now(), known
+    return known
+
+
+def _ask(alias: str) -> Health:
+    try:
+        servers = ask(alias, thorough=False)
+    except Unreachable:
+        return _NOTHING  # the list reports it
+    server = servers[0]  # the nodes of a cluster are of one version
+    found = [*advice(alias), *(one for its in servers for one in rules.judge(its))]
+    bad = [one for one in found if one.level != Level.INFO]
+    name = vendors.described(server.vendor, server.info)
+    return Health(name, server.info.get("role") == "master", bad)

@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from ..inspection import UNREADABLE, Ending, HolderInfo, Kind, LockInfo, Past, WaiterInfo
-from ..inspection.groups import Group
+from ..inspection.facts import Group
 from ..inspection.sentences import translated
 from ..inspection.story import silent
 from ..inspection.words import duration, place_text, value_text

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from django.utils.translation import gettext as _
 
 from ..inspection import Ending, HolderInfo, LockInfo, Past
-from ..inspection.groups import Group
+from ..inspection.facts import Group
 from ..inspection.words import clean, duration, process_name
 from ..models import STATES
 from . import cells

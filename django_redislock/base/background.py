@@ -24,8 +24,8 @@ from collections.abc import Callable
 
 from django.db import close_old_connections
 
-from . import fork
-from .handlers import by_a_handler
+from . import process
+from .process import by_a_handler
 
 logger = logging.getLogger("django_redislock")
 
@@ -150,7 +150,7 @@ _of_this_process: dict[str, Calls] = {}
 
 def later(call: Callable[[], object]) -> None:
     """Make a call in the background, after all calls before it, without waiting for it."""
-    fork.look()
+    process.notice_fork()
     # Two threads may each make a `Calls`, but both use the one that was stored first.
     calls = _of_this_process.get("") or _of_this_process.setdefault("", Calls())
     calls.add(call)
@@ -158,11 +158,11 @@ def later(call: Callable[[], object]) -> None:
 
 def settle() -> None:
     """Wait until all calls have been made, for `AT_EXIT` at most."""
-    fork.look()
+    process.notice_fork()
     for calls in _of_this_process.values():
         calls.settle()
 
 
-fork.in_child(_of_this_process.clear)  # the thread stayed in the parent
-fork.in_child(_unstarted.clear)
+process.in_child(_of_this_process.clear)  # the thread stayed in the parent
+process.in_child(_unstarted.clear)
 atexit.register(settle)

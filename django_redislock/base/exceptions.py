@@ -191,7 +191,7 @@ def _listed(pks: Sequence[Any]) -> str:
 
 
 class LockUnavailable(LockError):
-    """Redis could not be asked; the original error is `__cause__`. Or it has lost its data, and
+    """Redis could not be reached; the original error is `__cause__`. Or it has lost its data, and
     nobody new gets the lock yet (`AFTER_LOSS` is `"wait"`)."""
 
     def __init__(
@@ -234,7 +234,7 @@ class LockUnavailable(LockError):
     def _update_message(self) -> None:
         if self.why and self.using:
             server = repr(self.using) + ("" if self.where in self.using else f" ({self.where})")
-            what = "did not answer" if self.silent else "could not be asked"
+            what = "did not answer" if self.silent else "could not be reached"
             lasted = f" for {self.waited:.3g} s" if self.waited >= 0.1 else ""
             doing = "" if self.name is None else f" while {self._doing} {self.name!r}"
             self.message = f"Redis {server} {what}{lasted}{doing}: {self.why}"

@@ -123,15 +123,15 @@ def _between(module: str) -> bool:
     return module.partition(".")[0] in _NOT_THE_CALLER
 
 
-def of_caller(level: int = 1) -> str:
+def of_caller(level: int = 1, inside: int = 2) -> str:
     """Return the label of the innermost frame outside this package, or of the frame so many
-    levels out."""
-    frame, caller = sys._getframe(1), None
+    levels out. So many callers are inside."""
+    frame, caller = sys._getframe(inside).f_back, None
     while frame is not None and level:
         if not _between(frame.f_globals.get("__name__", "")):
             caller = frame
             level -= 1
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     if caller is None:
         return "an event loop"  # the coroutine was made a task of its own
     return of_code(caller.f_code, caller.f_lineno)

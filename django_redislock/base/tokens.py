@@ -10,7 +10,7 @@ import itertools
 import os
 import secrets
 
-from . import fork
+from .process import in_child
 
 NO_PROCESS = "0" * 8
 """The process of a lease that outlives its process: it is not renewed, and any process may end
@@ -68,4 +68,4 @@ def _after_fork() -> None:
     _random.clear()
 
 
-fork.in_child(_after_fork)
+in_child(_after_fork)

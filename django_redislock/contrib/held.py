@@ -5,13 +5,31 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Callable
+from fnmatch import fnmatchcase
 from typing import Generic, TypeVar
 
-from ..base import fork
+from ..base import process
 from ..lease.lease import Lease
-from ..lease.watchdog import Watchdog
+from ..lease.register import Register
+from ..settings import conf, naming
 from ..signals import LockEvent
 from ..transport.server import every
+
+# The pattern of a lock's name. There may be millions of names, and few patterns.
+
+
+OTHER = "other"
+"""Locks whose names follow no pattern that the project has written down."""
+
+
+def pattern(name: str) -> str:
+    """Return the entry of `LOCKS` that a name matches, else a template that it could come from."""
+    name = conf.written(name)
+    its = conf.entry(name)
+    if its is not None:
+        return its
+    return next((known for known in naming.patterns if fnmatchcase(name, known)), OTHER)
+
 
 T = TypeVar("T")
 
@@ -31,7 +49,7 @@ class HeldLeases(Generic[T]):
         # Filled by the garbage collector, in the middle of any code. `gone` may take a lock, and
         # is therefore not called from there.
         self._dropped: deque[T] = deque()
-        fork.in_child(self._forget)
+        process.in_child(self._forget)
 
     def begin(self, event: LockEvent, value: T) -> bool:
         """Remember a value for the acquired lock. Returns False if its end may have no event."""
@@ -74,8 +92,8 @@ def _id(event: LockEvent) -> _Id:
 
 
 def _lease(event: LockEvent) -> Lease | None:
-    """Return the acquired lease. None for `cache.lock(…, timeout=…)`, which no watchdog holds."""
-    held = (lease for watchdog in every(Watchdog) for lease in watchdog.held(event.key))
+    """Return the acquired lease. None for `cache.lock(…, timeout=…)`, which no register has."""
+    held = (lease for one in every(Register) for lease in one.held(event.key))
     its = (event.using, event.fencing_token)
     same = (one for one in held if (one.using, one._grant.fencing_token) == its)
     return next(same, None)

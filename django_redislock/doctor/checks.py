@@ -26,14 +26,14 @@ def register() -> None:
 
 def check_settings(**_: Any) -> list[checks.CheckMessage]:
     """Check the settings, and the entries of CACHES that locks use."""
-    from .in_settings import settings_findings
+    from .settings import settings_findings
 
     return _messages(settings_findings())
 
 
 def check_jobs(**_: Any) -> list[checks.CheckMessage]:
     """Check the periodic jobs."""
-    from .in_jobs import job_findings
+    from .settings import job_findings
 
     return _messages(job_findings())
 

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
+
+from django.conf import settings
+
+from ..settings.conf import source
+from ..settings.policy import DEFAULTS
 
 
 class Level(StrEnum):
@@ -39,3 +47,75 @@ def listed(things: list[str]) -> str:
     """Return the first three of what may be thousands."""
     more = len(things) - 3
     return ", ".join(things[:3]) + (f" and {more} more" if more > 0 else "")
+
+
+# Hints that are Python: lines to paste at the end of the settings.
+
+
+class Code(str):
+    """Python that stands for a value, such as a URL whose password nobody may see."""
+
+    __slots__ = ()
+
+
+def written(value: Any) -> str:
+    """Return a value as Python."""
+    if isinstance(value, Code):
+        return str(value)
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=not value.isprintable())
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, Mapping):
+        items = (f"{written(key)}: {written(its)}" for key, its in value.items())
+        return f"{{{', '.join(items)}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(written, value))}]"
+    return repr(value)
+
+
+def redislock(*path: Any) -> str:
+    """Return the place in `REDISLOCK` to which these keys lead."""
+    return "REDISLOCK" + "".join(map(_key, path))
+
+
+def _key(key: Any) -> str:
+    return f"[{written(key) if isinstance(key, str) else repr(key)}]"
+
+
+def into_redislock(**values: Any) -> str:
+    """Return the line that sets these keys of `REDISLOCK`."""
+    return f"REDISLOCK {'|=' if hasattr(settings, 'REDISLOCK') else '='} {written(values)}"
+
+
+def into_cache(alias: str, values: Mapping[str, Any], *path: str) -> str:
+    """Return the line that puts values into an entry of CACHES, into the dict at this path."""
+    inside, place, rest = settings.CACHES[alias], f"CACHES[{written(alias)}]", [*path]
+    while rest and isinstance(inside.get(rest[0]), Mapping):
+        inside, place = inside[rest[0]], f"{place}[{written(rest.pop(0))}]"
+    for key in reversed(rest):
+        values = {key: values}
+    return f"{place} |= {written(values)}"
+
+
+def changed(field: str, right: Callable[[Any], Any]) -> str:
+    """Return the lines that replace values of a setting, in `REDISLOCK` and in `LOCKS`. `right`
+    returns the new value, or the old one if that is right."""
+    lines = []
+    old = source().get(field, DEFAULTS[field.lower()])
+    if (new := right(old)) != old:
+        lines.append(into_redislock(**{field: new}))
+    for name, entry in source().get("LOCKS", {}).items():
+        if field in entry and (new := right(entry[field])) != entry[field]:
+            lines.append(f"{redislock('LOCKS', name)} |= {written({field: new})}")
+    return joined(lines)
+
+
+def renamed(place: str, old: Any, new: str) -> str:
+    """Return the line that renames a key of the dict at a place."""
+    return f"{place}{_key(new)} = {place}.pop({_key(old)[1:-1]})"
+
+
+def joined(lines: Iterable[str], comment: str = "") -> str:
+    """Return several lines as one, which may end with a comment."""
+    return "; ".join(filter(None, lines)) + (f"  # {comment}" if comment else "")

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ..base.servers import MEMORY
-from ..settings.configured import aliases
-from .facts import Unreachable, ask
+from ..settings.conf import aliases
+from .caches import advice, alias_findings, in_memory
 from .finding import Finding, Level
-from .in_caches import advice, alias_findings, in_memory
-from .in_jobs import job_findings
-from .in_settings import settings_findings
 from .rules import judge
-from .usage import usage_findings
+from .server import Unreachable, ask
+from .settings import job_findings, settings_findings, usage_findings
 
 UNREACHABLE = "redislock.E101"
 

@@ -25,54 +25,31 @@ from ..transport.inbox import INVALIDATED
 
 KEY, CHANNEL = object(), object()
 
-HARMLESS: dict[str, tuple[object, ...]] = {
-    "asking": (),  # holds for the next command, which goes to this node anyway
-    "client|caching": ("NO",),
-    "client|id": (),
-    "client|tracking": ("OFF",),
-    "cluster|slots": (),
-    "del": (KEY,),
-    "eval": ("return 1", 0),
-    "evalsha": ("0" * 40, 0),
-    "exists": (KEY,),
-    "get": (KEY,),
-    "getrange": (KEY, 0, 0),
-    "hdel": (KEY, "-"),
-    "hget": (KEY, "-"),
-    "hlen": (KEY,),
-    "hmget": (KEY, "-"),
-    "hset": (KEY, "-", "-", "-"),  # a field without a value, which is refused
-    "hvals": (KEY,),
-    "lindex": (KEY, 0),
-    "lpop": (KEY,),
-    "lrange": (KEY, 0, 0),
-    "lset": (KEY, 0, "-"),
-    "ltrim": (KEY, 0, 0),
-    "mget": (KEY,),
-    "pexpire": (KEY, 1),
-    "ping": (),
-    "pttl": (KEY,),
-    "publish": (CHANNEL, "-"),
-    "pubsub": ("NUMSUB", CHANNEL),
-    "scan": (0, "COUNT", 1),
-    "set": (KEY, "-", "XX", "PX", 1),
-    "setrange": (KEY, 0, ""),
-    "spublish": (CHANNEL, "-"),
-    "ssubscribe": (CHANNEL,),
-    "subscribe": (CHANNEL,),
-    "sunsubscribe": (),
-    "time": (),
-    "unlink": (KEY,),
-    "wait": (0, 1),
-    "zadd": (KEY, "XX", 0, "-"),
-    "zcard": (KEY,),
-    "zcount": (KEY, 0, 0),
-    "zrange": (KEY, 0, 0),
-    "zrank": (KEY, "-"),
-    "zrem": (KEY, "-"),
-    "zremrangebyrank": (KEY, 0, -1),
-    "zscore": (KEY, "-"),
+_COMMANDS: dict[tuple[object, ...], str] = {
+    # ASKING holds for the next command, which goes to this node anyway.
+    (): "asking client|id cluster|slots ping sunsubscribe time",
+    (KEY,): "del exists get hlen hvals lpop pttl unlink zcard",
+    (KEY, "-"): "hdel hget hmget zrank zrem zscore",
+    (KEY, 0): "lindex",
+    (KEY, 0, 0): "getrange lrange ltrim zcount zrange",
+    (KEY, 0, -1): "zremrangebyrank",
+    (KEY, 0, ""): "setrange",
+    (KEY, 0, "-"): "lset",
+    (KEY, 1): "pexpire",
+    (KEY, "-", "-", "-"): "hset",  # a field without a value, which is refused
+    (KEY, "-", "XX", "PX", 1): "set",
+    (KEY, "XX", 0, "-"): "zadd",
+    (CHANNEL,): "subscribe ssubscribe",
+    (CHANNEL, "-"): "publish spublish",
+    ("NUMSUB", CHANNEL): "pubsub",
+    ("NO",): "client|caching",
+    ("OFF",): "client|tracking",
+    ("return 1", 0): "eval",
+    ("0" * 40, 0): "evalsha",
+    (0, "COUNT", 1): "scan",
+    (0, 1): "wait",
 }
+HARMLESS = {name: words for words, names in _COMMANDS.items() for name in names.split()}
 """Arguments with which each command that locks need does nothing."""
 
 WRITING = {"lpush": "return redis.call('LPUSH', KEYS[1], '-')"}
@@ -171,7 +148,7 @@ def _send(client: redis.Redis, prefix: str, how: str) -> str:
         except NoPermissionError:
             return ""  # no script runs, and `refused` says so
         except ResponseError as error:
-            return _text_of(str(error))
+            return _text_of(error)
     return ""
 
 
@@ -224,7 +201,7 @@ def _try(client: redis.Redis, command: str, prefix: str, channel: str = "") -> s
         else:
             client.execute_command(*command.upper().split("|"), *words)
     except ResponseError as error:
-        text = str(error).removeprefix("ERR ").removeprefix("NOPERM ")
-        denied = isinstance(error, redis.exceptions.NoPermissionError)
+        text = _text_of(error)
+        denied = isinstance(error, NoPermissionError)
         return text if denied or text.startswith("unknown command") else ""
     return ""

@@ -1,17 +1,17 @@
-"""The rules about a server, by the facts about it. One rule, one function."""
+"""The rules about a server, by the facts about it: each is an `if` and its finding."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import chain
 
 from . import permissions, vendors
-from .facts import ServerFacts
-from .finding import Finding, listed
-from .in_caches import at
-from .lines import changed, into_cache, into_redislock, joined
+from .caches import at
+from .finding import Finding, changed, into_cache, into_redislock, joined, listed
+from .server import ServerFacts
 
 SKEW = 1.0
 """Seconds by which clocks may differ. cron starts jobs to the second."""
@@ -21,15 +21,13 @@ FULL = 0.8
 
 _FACTORY = "django_redislock.cluster.ClusterConnectionFactory"
 
-Rule = Callable[[ServerFacts], Iterator[Finding]]
-
 
 def judge(server: ServerFacts) -> Iterator[Finding]:
     """Apply all rules to the facts about a server."""
     where = f"Node {server.node}: " if server.node else ""
-    for rule in RULES:
-        for finding in rule(server):
-            yield replace(finding, message=f"{where}{finding.message}", alias=server.alias)
+    all_rules = (_server, _permissions, _messages, _replicas, _operation, _keys, _summary)
+    for finding in chain.from_iterable(rules(server) for rules in all_rules):
+        yield replace(finding, message=f"{where}{finding.message}", alias=server.alias)
 
 
 def _some(replicas: int) -> str:
@@ -45,7 +43,7 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
 
 
-def version(server: ServerFacts) -> Iterator[Finding]:
+def _server(server: ServerFacts) -> Iterator[Finding]:
     engine = vendors.engine_of(server.vendor, server.info)
     text = str(server.info.get(engine.version, ""))
     numbers = _numbers(text)
@@ -61,9 +59,6 @@ def version(server: ServerFacts) -> Iterator[Finding]:
             f"The server is {engine.name} {text}, which is newer than all that were tested.",
             "python -m pip install -U django-redislock",
         )
-
-
-def active_active(server: ServerFacts) -> Iterator[Finding]:
     if server.active_active:
         yield Finding(
             "redislock.E108",
@@ -74,9 +69,6 @@ def active_active(server: ServerFacts) -> Iterator[Finding]:
             if server.vendor == vendors.KEYDB
             else "Give locks a database that is not Active-Active, for the callers of all regions",
         )
-
-
-def role(server: ServerFacts) -> Iterator[Finding]:
     if server.info.get("role", "master") not in ("master", "active-replica"):
         where = f"{server.info.get('master_host')}:{server.info.get('master_port')}"
         yield Finding(
@@ -86,9 +78,6 @@ def role(server: ServerFacts) -> Iterator[Finding]:
                 [into_cache(server.alias, {"LOCATION": at(server.alias, where)})], "or Sentinel"
             ),
         )
-
-
-def cluster(server: ServerFacts) -> Iterator[Finding]:
     if server.info.get("cluster_enabled") and not server.has_all_slots:
         yield Finding(
             "redislock.E104",
@@ -101,7 +90,7 @@ def cluster(server: ServerFacts) -> Iterator[Finding]:
         )
 
 
-def allowed(server: ServerFacts) -> Iterator[Finding]:
+def _permissions(server: ServerFacts) -> Iterator[Finding]:
     if server.refused.rules:
         # Up to 6.2, a user may use all channels unless an administrator revoked that.
         restricted = any(rule.startswith("&") for rule in server.refused.rules)
@@ -142,7 +131,7 @@ def _restore(server: ServerFacts) -> str:
     return f"Remove rename-command from its configuration for: {' '.join(unknown)}"
 
 
-def messages(server: ServerFacts) -> Iterator[Finding]:
+def _messages(server: ServerFacts) -> Iterator[Finding]:
     its = server.messages
     # Without sharded pub/sub, locks on a sharded server send plain messages.
     refused = "nknown" in its.spublish or "+ssubscribe" in server.refused.optional
@@ -171,7 +160,7 @@ def messages(server: ServerFacts) -> Iterator[Finding]:
         )
 
 
-def replicas(server: ServerFacts) -> Iterator[Finding]:
+def _replicas(server: ServerFacts) -> Iterator[Finding]:
     if "connected_slaves" not in server.info:
         return
     connected = int(server.info["connected_slaves"])
@@ -200,7 +189,7 @@ def replicas(server: ServerFacts) -> Iterator[Finding]:
         )
 
 
-def eviction(server: ServerFacts) -> Iterator[Finding]:
+def _operation(server: ServerFacts) -> Iterator[Finding]:
     policy = server.info.get("maxmemory_policy", "noeviction")
     limit = int(server.info.get("maxmemory", 0))
     if limit and policy != "noeviction":
@@ -212,9 +201,6 @@ def eviction(server: ServerFacts) -> Iterator[Finding]:
             f"another server than locks.",
             server.vendor.sets("maxmemory-policy", "noeviction"),
         )
-
-
-def persistence(server: ServerFacts) -> Iterator[Finding]:
     if server.save == "" and not server.info.get("aof_enabled", 1):
         yield Finding(
             "redislock.W102",
@@ -224,9 +210,6 @@ def persistence(server: ServerFacts) -> Iterator[Finding]:
             "holders keep their locks.",
             server.vendor.sets("appendonly", "yes"),
         )
-
-
-def clock(server: ServerFacts) -> Iterator[Finding]:
     if abs(server.skew) > SKEW:
         which = "ahead of" if server.skew > 0 else "behind"
         yield Finding(
@@ -236,9 +219,6 @@ def clock(server: ServerFacts) -> Iterator[Finding]:
             f"read, are. Let chrony or systemd-timesyncd set both.",
             "timedatectl set-ntp true",
         )
-
-
-def clients(server: ServerFacts) -> Iterator[Finding]:
     most = int(server.info.get("maxclients", 0))
     now = int(server.info.get("connected_clients", 0))
     if most and now > FULL * most:
@@ -250,7 +230,7 @@ def clients(server: ServerFacts) -> Iterator[Finding]:
         )
 
 
-def index(server: ServerFacts) -> Iterator[Finding]:
+def _keys(server: ServerFacts) -> Iterator[Finding]:
     if server.keys.gone:
         yield Finding(
             "redislock.W107",
@@ -268,9 +248,6 @@ def index(server: ServerFacts) -> Iterator[Finding]:
             f"old data was restored.",
             "Wait for a third of their ttl: renewal adds them again.",
         )
-
-
-def leftovers(server: ServerFacts) -> Iterator[Finding]:
     if server.keys.endless:
         # Only keys that a terminal can show, so that the command can be pasted.
         shown = [key for key in server.keys.endless if key.isprintable()][:3] or ["KEY"]
@@ -285,9 +262,6 @@ def leftovers(server: ServerFacts) -> Iterator[Finding]:
             f"its TTL back; those that remain after a minute can be deleted.",
             words,
         )
-
-
-def fencing(server: ServerFacts) -> Iterator[Finding]:
     if server.unreadable_clocks:
         times = "once" if server.unreadable_clocks == 1 else f"{server.unreadable_clocks} times"
         yield Finding(
@@ -308,7 +282,7 @@ def _after_loss(server: ServerFacts) -> str:
     return f"AFTER_LOSS: wait (nothing was lost since {since:%Y-%m-%d %H:%M:%S} UTC)"
 
 
-def summary(server: ServerFacts) -> Iterator[Finding]:
+def _summary(server: ServerFacts) -> Iterator[Finding]:
     info = server.info
     parts: list[str] = [*filter(None, [vendors.described(server.vendor, info)])]
     parts += [f"a round trip takes {server.round_trip * 1000:.1f} ms"]
@@ -328,22 +302,3 @@ def summary(server: ServerFacts) -> Iterator[Finding]:
             if server.vendor == vendors.SOMEBODY
             else "",
         )
-
-
-RULES: tuple[Rule, ...] = (
-    version,
-    active_active,
-    role,
-    cluster,
-    allowed,
-    messages,
-    replicas,
-    eviction,
-    persistence,
-    clock,
-    clients,
-    index,
-    leftovers,
-    fencing,
-    summary,
-)

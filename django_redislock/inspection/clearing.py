@@ -58,7 +58,7 @@ class Target:
         servers = conf.listed(self.name).using
         if isinstance(self.inspector, RedlockInspector):
             left = [*self.inspector.unasked]
-            why = "could not be asked, and may keep it until the lease ends there"
+            why = "could not be reached, and may keep it until the lease ends there"
         elif isinstance(servers, Servers) and self.inspector.using in servers.aliases:
             left = [alias for alias in servers.aliases if alias != self.inspector.using]
             why = (

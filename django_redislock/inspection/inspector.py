@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 from ..base import label, tokens
 from ..base.exceptions import LockUnavailable
-from ..base.holder import Holder
 from ..lease import claims
 from ..lease.watchdog import PRESENCE, PRESENCE_EVERY, write_down
 from ..primitives import mutex, permits, timestamp
-from ..primitives.asking import batches
-from ..primitives.contract import Primitive, Sight, Word, run
+from ..primitives.contract import Primitive, Sight, Word, batches, run
 from ..primitives.keys import Keys, counter, presence, validate_name
+from ..primitives.scripts import ask, instant, pttls, whole
 from ..settings import conf
-from ..settings.configured import aliases
+from ..settings.conf import aliases
 from ..settings.validators import validate_operator, validate_using
-from ..transport import pools
-from ..transport.command import SyncExchange
+from ..transport import connections
+from ..transport.command import carry_out, primaries
 from ..transport.ports import SyncPort, find_out_slots
+from ..transport.protocol import Command, pack
 from ..transport.server import server_of
 from . import reading
 from .facts import Counts, Kind, LockInfo, Page, Past, State, WaiterInfo
@@ -43,8 +44,17 @@ MOST_KEYS = 100_000
 PAST = 5
 """Past holders of a lock that are returned: one less than lua/lock.lua keeps."""
 
-Listed = tuple[Keys, Any]
-"""A lock of the index: its keys, and what a script has seen there; None: it did not look."""
+T = TypeVar("T")
+
+
+class Listed(NamedTuple):
+    """A lock of the index."""
+
+    keys: Keys
+    looked_at: bool
+    """Whether the script that listed it has looked at it."""
+    raw: Raw | None
+    """What it has seen; None: nobody holds the lock."""
 
 
 class Inspector:
@@ -62,7 +72,7 @@ class Inspector:
         self._cache_locks = cache_locks
         self._index = self._keys_of("-").index
         self.unasked: dict[str, LockUnavailable] = {}
-        """The nodes of a cluster that could not be asked last time, with the errors."""
+        """The nodes of a cluster that could not be reached last time, with the errors."""
 
     # One lock.
 
@@ -78,14 +88,15 @@ class Inspector:
         first: Any = "-inf"
         while len(found) < limit:
             before = len(found)
-            time, *some = self._ask(
+            now, some = self._ask(
+                reading.waiters,
                 "inspection_waiters",
                 [keys.queue, keys.waiters],
                 [first, min(limit - before + 1, ENTRIES_AT_ONCE)],
             )
-            for token, arrived, text in some:  # the first one ended the answer before
+            for token, arrived, says in some:  # the first one ended the answer before
                 if token not in found:
-                    found[token] = reading.waiter(len(found), arrived, text, int(time))
+                    found[token] = reading.waiter(len(found), arrived, says, now)
             if len(found) == before:
                 break
             first = some[-1][1]
@@ -94,11 +105,8 @@ class Inspector:
     def past(self, lock: str | LockInfo) -> Past:
         """Return what is known about past holders."""
         keys = self._keys(lock)
-        value, *known = self._ask(
-            "inspection_history", [keys.history, keys.lock, keys.holders], []
-        )
-        present = value and Holder.parse(value, -1, 0).fencing_token
-        read = list(map(reading.past_holder, known))
+        its = [keys.history, keys.lock, keys.holders]
+        present, read = self._ask(reading.history, "inspection_history", its, [])
         unreadable = read.count(None)
         found = [one for one in read if one is not None and one.fencing_token != present]
         found.sort(key=lambda holder: holder.fencing_token, reverse=True)
@@ -138,7 +146,7 @@ class Inspector:
         return self._counted("untold")
 
     def _counted(self, what: str) -> int:
-        return label.number(self._ask("inspection_count", [counter(self._index, what)], [])) or 0
+        return self._ask(label.number, "inspection_count", [counter(self._index, what)], []) or 0
 
     # Many locks.
 
@@ -160,11 +168,11 @@ class Inspector:
         looked, listed = 0, 1
         while looked < listed:
             args = [looked, ENTRIES_AT_ONCE, round((PRESENCE - 2 * PRESENCE_EVERY) * 1000)]
-            listed, *some = self._ask("inspection_urgent", [self._index], args)
+            listed, some = self._ask(reading.ranks, "inspection_urgent", [self._index], args)
             if listed <= READ_IN_FULL:
                 return Urgent(list(self._indexed()))
-            ranks += some[::2]
-            keys += some[1::2]
+            ranks += [rank for rank, _key in some]
+            keys += [key for _rank, key in some]
             looked += ENTRIES_AT_ONCE
         wanted = [its for key in keys if key and (its := self._keys_at(key)) is not None]
         return Urgent(list(self._read_in_parts(wanted)), ranks, listed)
@@ -179,10 +187,9 @@ class Inspector:
             last = first + LOCKS_AT_ONCE if limit is None else first + limit - len(found)
             last = min(last, first + LOCKS_AT_ONCE)
             args = [self._most, first, last - 1]
-            now, number, *some = self._ask("inspection_page", [self._index], args)
-            listed = [one for one in self._listed(some) if one[0].lock not in known]
-            found += self._seen(int(now), listed)
-            first = last
+            count, listed = self._ask(self._listed, "inspection_page", [self._index], args)
+            found += self._seen([one for one in listed if one.keys.lock not in known])
+            first, number = last, whole(count)
         return found
 
     def all(self, pattern: str = "*") -> Iterator[LockInfo]:
@@ -243,7 +250,7 @@ class Inspector:
         names: dict[str, None] = {}
         looked = 0
         pattern = f"{_escaped(self._prefix)}:{{*}}"
-        nodes = pools.primaries(self._server.shared_pool())
+        nodes = primaries(self._server.shared_pool())
         self.unasked = {}
         for pool in nodes:
             cursor = b"0"
@@ -266,21 +273,20 @@ class Inspector:
 
     def _scan_on(self, pool: Any, cursor: bytes, pattern: str) -> tuple[bytes, list[bytes]]:
         """Return the next cursor, and some keys."""
-        if self._server.clustered and not pools.routed(self._server.shared_pool()):
+        if self._server.clustered and not connections.routed(self._server.shared_pool()):
             # Without a key, a script goes to one part of the server. A plain SCAN is carried out
             # by the one address, which knows all parts.
-            command: tuple[Word, ...] = ("SCAN", cursor, "MATCH", pattern, "COUNT", 1000)
-            cursor, found = run(self._server.execute(SyncExchange, pool, command))
+            scan = Command(pack(("SCAN", cursor, "MATCH", pattern, "COUNT", 1000)))
+            cursor, found = run(carry_out(pool, scan))
         else:
             args: list[Word] = [tokens.word(), cursor, pattern, 1000]
-            cursor, found = run(
-                SyncPort(self._server, pool=pool).script("inspection_scan", [], args)
-            )
+            port = SyncPort(self._server, pool=pool)
+            cursor, found = run(ask(port, reading.scanned, "inspection_scan", [], args))
         return cursor, found
 
     @contextmanager
     def _tolerating(self, node: tuple[Any, ...] | None, lenient: bool) -> Iterator[None]:
-        """If `lenient`, leave out a node of the cluster that can't be asked."""
+        """If `lenient`, leave out a node of the cluster that can't be reached."""
         try:
             yield
         except LockUnavailable as error:
@@ -291,8 +297,10 @@ class Inspector:
     def _port(self) -> SyncPort:
         return SyncPort(self._server)
 
-    def _ask(self, script: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
-        return run(self._port().script(script, keys, [tokens.word(), *args]))
+    def _ask(
+        self, read: Callable[[Any], T], script: str, keys: Sequence[str], args: Sequence[Any]
+    ) -> T:
+        return run(ask(self._port(), read, script, keys, [tokens.word(), *args]))
 
     def _keys(self, lock: str | LockInfo) -> Keys:
         if isinstance(lock, LockInfo):
@@ -318,19 +326,19 @@ class Inspector:
     def _indexed(self) -> Iterator[LockInfo]:
         """Yield the locks in the index that are held, each once."""
         known: set[str] = set()
-        for now, listed in self._parts(self._most, LOCKS_AT_ONCE):
-            new = [one for one in listed if one[0].lock not in known]
-            known.update(its.lock for its, _answer in new)
-            yield from self._seen(now, new)
+        for listed in self._parts(self._most, LOCKS_AT_ONCE):
+            new = [one for one in listed if one.keys.lock not in known]
+            known.update(one.keys.lock for one in new)
+            yield from self._seen(new)
 
     def _index_names(self) -> list[str]:
         """Return the names in the index."""
         names: dict[str, None] = {}
-        for _now, listed in self._parts(0, ENTRIES_AT_ONCE):
-            names.update(dict.fromkeys(its.name for its, _answer in listed))
+        for listed in self._parts(0, ENTRIES_AT_ONCE):
+            names.update(dict.fromkeys(one.keys.name for one in listed))
         return [*names]
 
-    def _parts(self, most: int, limit: int) -> Iterator[tuple[int, list[Listed]]]:
+    def _parts(self, most: int, limit: int) -> Iterator[list[Listed]]:
         """Yield what is in the index, up to `limit` locks at a time; of overdue leases, only the
         last `MOST_KEYS`. `most` as in lua/inspection_listed.lua."""
         write_down(self._server)
@@ -339,19 +347,21 @@ class Inspector:
         while True:
             # A lease that is renewed meanwhile comes again later, so none is missed.
             args = [most, first, skip, limit, MOST_KEYS]
-            now, following, *some = self._ask("inspection_index", [self._index], args)
-            yield int(now), self._listed(some)
+            following, listed = self._ask(self._listed, "inspection_index", [self._index], args)
+            yield listed
             if not following:
                 break
             # More leases than `limit` may end at the same time.
             skip = skip + limit if following == first else 0
             first = following
 
-    def _listed(self, answer: list[Any]) -> list[Listed]:
-        """Read locks as lua/inspection_listed.lua returns them."""
-        return [
-            (its, lock)
-            for key, lock in zip(answer[::2], answer[1::2], strict=True)
+    def _listed(self, answer: Any) -> tuple[Any, list[Listed]]:
+        """Read locks as lua/inspection_listed.lua returns them, and what comes before them."""
+        now_us, more, *locks = answer
+        now = instant(now_us)
+        return more, [
+            Listed(its, lock is not None, None if lock is None else reading.raw(its, lock, now))
+            for key, lock in zip(locks[::2], locks[1::2], strict=True)
             if (its := self._keys_at(key)) is not None
         ]
 
@@ -361,14 +371,11 @@ class Inspector:
         lock that is named by its key, since it does not know the keys beside that one."""
         return 0 if self._cache_locks else permits.SHOWN
 
-    def _seen(self, now: int, listed: list[Listed]) -> list[LockInfo]:
+    def _seen(self, listed: list[Listed]) -> list[LockInfo]:
         """Return the locks that are held; those that the script did not look at are read now."""
-        unread = [its for its, answer in listed if answer is None]
+        unread = [one.keys for one in listed if not one.looked_at]
         others = {raw.keys.lock: raw for raw in self._raw(unread)} if unread else {}
-        found = (
-            others.get(its.lock) if answer is None else reading.raw(its, answer, now)
-            for its, answer in listed
-        )
+        found = (one.raw or others.get(one.keys.lock) for one in listed)
         return self._infos([*filter(None, found)])
 
     # Locks by their names.
@@ -398,7 +405,7 @@ class Inspector:
         found: dict[int, Raw] = {}
         pool = self._server.shared_pool()
         for batch in batches(self._port(), [lock.lock for lock in locks], LOCKS_AT_ONCE):
-            node = pools.node_of(pool, locks[batch[0]].lock)
+            node = connections.node_of(pool, locks[batch[0]].lock)
             with self._tolerating(node, lenient):
                 self._add_raw(found, locks, batch)
         return [found[position] for position in sorted(found)]
@@ -409,18 +416,19 @@ class Inspector:
             some = [locks[position] for position in unread]
             keys = [key for lock in some for key in lock.looked_at]
             args = [permits.SHOWN, int(self._cache_locks)]
-            now, *answers = self._ask("inspection_locks", [*keys, self._index], args)
-            for position, answer in zip(unread, answers, strict=False):
-                if (raw := reading.raw(locks[position], answer, int(now))) is not None:
-                    found[position] = raw
-            unread = unread[len(answers) :]
+            read = partial(reading.raws, some)
+            raws = self._ask(read, "inspection_locks", [*keys, self._index], args)
+            seen = zip(unread, raws, strict=False)
+            found |= {position: raw for position, raw in seen if raw is not None}
+            unread = unread[len(raws) :]
 
     def _add_written(self, found: list[Raw]) -> None:
         """Add what our holders of timestamp locks have written beside the keys."""
         times = [position for position, raw in enumerate(found) if raw.is_timestamp]
         tails = [found[position].keys.timestamp for position in times]
         for batch in batches(self._port(), tails, LOCKS_AT_ONCE):
-            some = self._ask("inspection_written", [tails[number] for number in batch], [])
+            its = [tails[number] for number in batch]
+            some = self._ask(partial(reading.written, its), "inspection_written", its, [])
             for number, (holder, until) in zip(batch, some, strict=True):
                 raw = found[times[number]]
                 value = raw.values[0][0]
@@ -435,14 +443,14 @@ class Inspector:
         for batch in batches(port, keys, LOCKS_AT_ONCE):
             some = [keys[position] for position in batch]
             try:
-                pttls = self._ask("inspection_processes", some, [])
+                lives = self._ask(partial(pttls, some), "inspection_processes", some, [])
             except LockUnavailable:
                 if not self._server.clustered:
                     raise
                 # The process's key may be on another node than the lock; while that node can't
                 # be asked, the process counts as alive.
-                pttls = [PRESENCE * 1000] * len(some)
-            for position, pttl in zip(batch, pttls, strict=True):
+                lives = [round(PRESENCE * 1000)] * len(some)
+            for position, pttl in zip(batch, lives, strict=True):
                 left[known[position]] = pttl / 1000 if pttl > 0 else None
         return left
 

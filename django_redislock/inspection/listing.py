@@ -80,18 +80,18 @@ class Part(Protocol):
 class Listing:
     """The locks that several inspectors see, as one list.
 
-    A server that can't be asked is left out. Raises the first error, usually `LockUnavailable`, if
-    that is true of all.
+    A server that can't be reached is left out. Raises the first error, usually `LockUnavailable`,
+    if that is true of all.
     """
 
     def __init__(self, inspectors: Sequence[Part]) -> None:
         self._inspectors = inspectors
         self.away: dict[str, LockError] = {}
-        """The aliases that could not be asked last time, with the errors."""
+        """The aliases that could not be reached last time, with the errors."""
 
     @property
     def unasked(self) -> dict[str, LockUnavailable]:
-        """The nodes of clusters that could not be asked last time, with the errors."""
+        """The nodes of clusters that could not be reached last time, with the errors."""
         return dict(chain.from_iterable(one.unasked.items() for one in self._inspectors))
 
     def page(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from django.utils.translation import gettext_noop as _
@@ -15,6 +16,7 @@ from ..lease.watchdog import PRESENCE, PRESENCE_EVERY
 from ..primitives import timestamp
 from ..primitives.contract import Sight
 from ..primitives.keys import Keys
+from ..primitives.scripts import instant, maybe, text, whole
 from .facts import (
     SHARED,
     UNREADABLE,
@@ -59,14 +61,56 @@ class Raw(NamedTuple):
 
 def raw(keys: Keys, answer: list[Any], now_us: int) -> Raw | None:
     """Read what lua/inspection.lua returns for a lock. None: nobody holds it."""
-    if len(answer) == 2:
-        value, pttl = answer
-        return None if value is None else Raw(keys, 0, 1, [(value, pttl, None)], now_us)
-    value, pttl, waiters, holding, key, *shared = answer
+    value, pttl, *more = answer
+    if not more:
+        return (
+            None if value is None else Raw(keys, 0, 1, [(text(value), whole(pttl), None)], now_us)
+        )
+    waiters, holding, key, *shared = more
     broken = key.decode(errors="backslashreplace")
-    if not holding and not broken:
+    if not whole(holding) and not broken:
         return None
-    return Raw(keys, waiters, holding, shared or [(value or b"", pttl, None)], now_us, broken)
+    each = shared or [(value or b"", pttl, None)]
+    values = [(text(value), whole(pttl), maybe(token)) for value, pttl, token in each]
+    return Raw(keys, whole(waiters), holding, values, now_us, broken)
+
+
+def raws(locks: Sequence[Keys], answer: Any) -> list[Raw | None]:
+    """Read the answer of lua/inspection_locks.lua, which may not have all of these locks."""
+    now_us, first, *others = answer
+    now = instant(now_us)
+    return [raw(its, one, now) for its, one in zip(locks, (first, *others), strict=False)]
+
+
+def waiters(answer: Any) -> tuple[int, list[tuple[bytes, bytes, bytes | None]]]:
+    """Read the server's clock, and the token, time of arrival and entry of some waiters."""
+    now_us, *some = answer
+    return instant(now_us), [(text(token), text(at), maybe(says)) for token, at, says in some]
+
+
+def ranks(answer: Any) -> tuple[int, list[tuple[int, bytes]]]:
+    """Read the number of entries of an index, and the ranks and keys of some."""
+    listed, *some = answer
+    each = zip(some[::2], some[1::2], strict=True)
+    return whole(listed), [(whole(rank), text(key)) for rank, key in each]
+
+
+def scanned(answer: Any) -> tuple[bytes, list[bytes]]:
+    """Read the next cursor, and some keys."""
+    cursor, found = answer
+    return b"%d" % int(cursor), [text(key) for key in found]
+
+
+def written(keys: Sequence[str], answer: Any) -> list[tuple[bytes | None, bytes | None]]:
+    each = zip(keys, answer, strict=True)
+    return [(maybe(holder), maybe(until)) for _, (holder, until) in each]
+
+
+def history(answer: Any) -> tuple[int | None, list[PastHolder | None]]:
+    """Read the fencing token of the present holder, and the past holders."""
+    value, *known = answer
+    present = Holder.parse(maybe(value) or b"", -1, 0).fencing_token
+    return present, [past_holder(one) for one in known]
 
 
 def lock(raw: Raw, using: str, left: dict[str, float | None]) -> LockInfo:
@@ -121,7 +165,7 @@ def _holder(
         elif raw.is_timestamp:
             remains_ms = max(0, round(float(value) * 1000 - raw.now_us / 1000))
             value = raw.written or value
-            holder = timestamp.holder_of(value, remains_ms, raw.now_us)
+            holder = timestamp.sight_of(value, remains_ms, raw.now_us).holder
     if holder.owner is not None and state == State.HELD:
         ttl = int(value[33:].split(b"|", 3)[2]) / 1000
         process = process_of(value[:8].decode())
@@ -205,10 +249,10 @@ def same_time(value: bytes, until: bytes) -> bool:
         return False
 
 
-def waiter(position: int, arrived_us: bytes, text: bytes | None, now_us: int) -> WaiterInfo:
+def waiter(position: int, arrived_us: bytes, says: bytes | None, now_us: int) -> WaiterInfo:
     """Read a waiter's entry, as lua/queue.lua describes it."""
     waited = _since(arrived_us, now_us)
-    written = _WAITER.fullmatch(text or b"")
+    written = _WAITER.fullmatch(says or b"")
     if written is None or (written[4] or b"") not in _WANTED:
         return WaiterInfo(
             position=position,
@@ -238,9 +282,9 @@ def _since(then_us: bytes, now_us: int) -> float:
 _ENDINGS = {b"": Ending.EXPIRED, **{ending.value.encode(): ending for ending in Ending}}
 
 
-def past_holder(text: bytes) -> PastHolder | None:
+def past_holder(entry: bytes) -> PastHolder | None:
     """Read a past holder, as lua/history.lua writes it. `None`: it can't be read."""
-    value, _, end = text.partition(b"\t")
+    value, _, end = entry.partition(b"\t")
     holder = Holder.parse(value, -1, 0)
     if holder.owner is None or holder.fencing_token is None or holder.acquired_at is None:
         return None

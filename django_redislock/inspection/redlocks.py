@@ -24,13 +24,13 @@ T = TypeVar("T")
 class RedlockInspector:
     """The Redlocks on a group of servers.
 
-    A server that can't be asked is left out. Raises `LockUnavailable` if no majority can be asked.
-    """
+    A server that can't be reached is left out. Raises `LockUnavailable` if no majority can be
+    asked."""
 
     def __init__(self, servers: Servers) -> None:
         self.using = servers
         self.unasked: dict[str, LockUnavailable] = {}
-        """The servers that could not be asked last time, with the errors."""
+        """The servers that could not be reached last time, with the errors."""
         self._each = [Inspector(alias) for alias in servers.aliases]
 
     def get(self, name: str) -> LockInfo | None:

@@ -16,9 +16,9 @@ from .sentences import Sentence
 from .words import clean, duration, holding, process_name
 
 _ENDINGS = {
-    Ending.RELEASED: _("The last one was %(who)s, for %(time)s from %(instant)s; released."),
-    Ending.EXPIRED: _("The last one was %(who)s, for %(time)s from %(instant)s; expired."),
-    Ending.CLEARED: _("The last one was %(who)s, for %(time)s from %(instant)s; cleared."),
+    Ending.RELEASED: _("Last held by %(who)s for %(time)s, from %(instant)s; released."),
+    Ending.EXPIRED: _("Last held by %(who)s for %(time)s, from %(instant)s; expired."),
+    Ending.CLEARED: _("Last held by %(who)s for %(time)s, from %(instant)s; cleared."),
 }
 
 
@@ -36,9 +36,9 @@ def free_story(past: Past) -> list[Sentence]:
     one = past.holders[0]
     template = _ENDINGS[one.ending]
     if one.lasted is None:
-        template = _("The last one was %(who)s, from %(instant)s until its lease expired.")
+        template = _("Last held by %(who)s, from %(instant)s until its lease expired.")
     elif one.ending == Ending.CLEARED and one.why:
-        template = _("The last one was %(who)s, for %(time)s from %(instant)s; cleared %(why)s.")
+        template = _("Last held by %(who)s for %(time)s, from %(instant)s; cleared %(why)s.")
     last = Sentence(
         template,
         who=_name(one.owner, one.label),
@@ -141,9 +141,11 @@ def held_by(lock: LockInfo) -> Sentence:
     else:
         template = _("Held by %(number)s; longest by %(who)s, for %(time)s.")
         if one.holder.held is None:
-            template = _("Held by %(number)s; look at %(who)s first.")
+            template = _("Held by %(number)s; look first at %(who)s.")
         elif one.state != State.HELD:
-            template = _("Held by %(number)s; look at %(who)s first, which has it for %(time)s.")
+            template = _(
+                "Held by %(number)s; look first at %(who)s, which has held it for %(time)s."
+            )
     return Sentence(
         template, who=holder_name(one), number=holding(lock), time=duration(one.holder.held)
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..base import background, label
 from ..base.exceptions import LockError
-from ..base.rlocks import rlock
+from ..base.process import rlock
 from ..lease.lock import Lock
 from . import Inspector, RedlockInspector, inspector_of
 from .terminal_line import TerminalLine

@@ -1,31 +1,139 @@
-"""One claim: how it is acquired, and how an interrupted one is undone."""
+"""One claim: how it is acquired, and how an interrupted one is undone.
+
+It is the same for threads and tasks, but for the few functions at the top. A claim that fails
+since a key has a wrong type is explained: by the kind of lock that the name is held as, and its
+holder; or by the key that another program has overwritten.
+
+Most locks are free when they are asked for, and nobody takes notice of their leases. So a
+primitive says in `taking` and `dropping` by which short request that is done. The scripts of these
+requests do nothing in any other case. Then the primitive goes its own way: it asks anew, with the
+same token. If the short request has failed, that counts as its first answer (`Claim.failed`). So
+waiting, doubt, and asking again are written once, in the primitives.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+import shlex
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
+from asgiref.sync import sync_to_async
+
 from .. import signals
-from ..base.clock import now
+from ..base.clock import deadline, now
 from ..base.exceptions import LockError, LockNotAcquired, LockUnavailable
 from ..base.servers import Servers
 from ..base.tokens import word
-from ..primitives import mending, waiting
-from ..primitives.contract import Claim, Grant, Port, Primitive, Sight, Terms
+from ..primitives import mutex, permits, waiting
+from ..primitives.contract import (
+    NO_TERMS,
+    Answered,
+    Claim,
+    Grant,
+    Port,
+    Primitive,
+    Refusal,
+    Sight,
+    Terms,
+    run,
+    too_late,
+)
 from ..primitives.keys import Keys, counter
-from ..primitives.waiting import LEAST
-from ..settings import kinds
+from ..primitives.scripts import ask
+from ..primitives.waiting import LEAST, NEVER
+from ..settings import conf, kinds
 from ..settings.policy import Policy
 from ..signals import LockEvent
+from ..transport.ports import AsyncPort, SyncPort, keep, straight
 from ..transport.server import Server
-from .sides import announce, to_its_end
+from .transactions import open_transactions
 from .watchdog import watchdog
 
 T = TypeVar("T")
+
+
+async def to_its_end(port: Port, clean_up: Coroutine[Any, Any, object]) -> None:
+    """Run a clean-up to its end, even if the caller is cancelled meanwhile."""
+    if isinstance(port, AsyncPort):
+        await asyncio.shield(keep(asyncio.ensure_future(clean_up)))
+    else:
+        await clean_up
+
+
+async def beside_orm(port: Port, call: Callable[[], T]) -> T:
+    """Call it in the thread in which the caller's ORM works, since each thread has database
+    connections of its own."""
+    if isinstance(port, AsyncPort):
+        return await sync_to_async(call, thread_sensitive=True)()
+    return call()
+
+
+async def announce(port: Port, event: LockEvent, *, in_background: bool = False) -> None:
+    """Log an event, and call the receivers of its signal."""
+    signals.log(event)
+    if isinstance(port, AsyncPort):
+        await signals.asend(event)
+    elif in_background or asyncio._get_running_loop() is not None:
+        signals.send_later(event)
+    else:
+        signals.send(event)
+
+
+_NAMES = {
+    "mutex": "a mutex",
+    "semaphore": "a semaphore",
+    "read": "a read-write lock, for reading",
+    "write": "a read-write lock, for writing",
+}
+
+
+async def explained(port: Port, claim: Claim, using: str, error: LockError) -> LockError:
+    """Return the error of an acquire, with the holder of another kind that it met, or with the
+    broken key."""
+    shared = isinstance(claim.primitive, permits.Permits)
+    for keys in claim.renewed_keys:
+        for look in (permits.held_as, mutex.held_as) if shared else (permits.held_as,):
+            with suppress(LockError):  # not of this kind, or Redis is away now
+                found = await look(port, keys)
+                if found is not None and found[0] != claim.primitive.kind:
+                    kind, holder = found
+                    said = f"{error} {keys.name!r} is held as {_NAMES[kind]}, by {holder}."
+                    return LockError(said, keys.name)
+        with suppress(LockError):
+            for key in await _broken(port, keys, "ZCARD" if shared else "GET"):
+                return _overwritten(keys, key, using)
+    return error
+
+
+async def _broken(port: Port, keys: Keys, reads: str = "") -> list[str]:
+    """Return the keys that have another type than such a lock gives them, and let lists have the
+    lock. Such a lock `reads` its key by that command; "": delete the keys that have another type
+    than any lock gives them."""
+
+    def read(answer: Any) -> list[str]:
+        return [key.decode(errors="backslashreplace") for key in answer]
+
+    its = [*keys.looked_at, keys.index]
+    return await ask(port, read, "lock_mend", its, [word(), reads])
+
+
+def _overwritten(keys: Keys, key: str, using: str) -> LockError:
+    words = ["manage.py", "redislock", "clear"]
+    if keys.named_by_others:
+        words.append("--cache-locks")
+    if conf.listed(keys.name).using != using:
+        words.append(f"--using={using}")
+    return LockError(
+        f"The key {key!r} has a type that such a lock does not use, so {keys.name!r} can't be "
+        f"locked: another program has written it. It was left alone. If that program needs it, "
+        f"change REDISLOCK['PREFIX']. To delete it: {shlex.join([*words, keys.name])}",
+        keys.name,
+    )
+
 
 logger = logging.getLogger("django_redislock")
 
@@ -34,8 +142,110 @@ ON_ITS_WAY = 900.0
 quarter of an hour, even after the connection was closed."""
 
 
+def take(
+    server: Server, terms: Terms, claim: Claim, wait: float | None, hold: Callable[[Grant], T]
+) -> tuple[T, None] | tuple[None, SyncPort]:
+    """Take a lock that is free, by one request of this thread, and return what `hold` makes of the
+    grant. Otherwise return the port by which it is to be acquired in the usual way.
+
+    If an exception ends it early, nothing is left half-acquired.
+    """
+    try:
+        if claim.keys.lock in server.busy or signals.wanted("acquired"):
+            return None, SyncPort(server, terms=terms)
+        short = claim.primitive.taking(claim)
+        if short is None:
+            return None, SyncPort(server, terms=terms)
+        claim.began = began = now()
+        claim.sent = True
+        until = NEVER if wait is None else began + max(wait, LEAST)
+        fence = straight(server, terms, short, until)
+        if isinstance(fence, SyncPort):
+            return None, fence
+        if now() < deadline(began, claim.ttl):
+            return hold(_granted(claim, fence, began)), None
+        port = SyncPort(server, terms=terms)
+        port.begun = lambda: [1, fence]
+        return None, port
+    except BaseException as error:
+        run(cut_short(error, SyncPort, server, claim))
+        raise
+
+
+def give_back(server: Server, claim: Claim) -> SyncPort | None:
+    """Release a lock of whose holder nobody has taken notice, by one request of this thread. Or
+    return the port by which that is done in the usual way."""
+    request = claim.primitive.dropping(claim) if claim.short and not claim.doubtful else None
+    if request is None:
+        return SyncPort(server)
+    found = straight(server, NO_TERMS, request, NEVER)
+    return found if isinstance(found, SyncPort) else None
+
+
+async def agive_back(server: Server, claim: Claim) -> AsyncPort | None:
+    """`give_back` for a task."""
+    port = AsyncPort(server)
+    return None if await drop(port, claim) else port
+
+
+def _granted(claim: Claim, fence: int, sent: float) -> Grant:
+    """Return the grant of a short request. Its fencing token is the time of acquiring, too."""
+    claim.short = True
+    if not claim.keys.parts:
+        return Grant(fence, fence, sent)
+    claim.fencing_tokens = dict.fromkeys((its.name for its in claim.names), fence)
+    return Grant(None, fence, sent)
+
+
+async def obtain(port: Port, claim: Claim, wait: float | None) -> Grant | LockNotAcquired:
+    """Hold `claim`, as `Primitive.acquire`: by the short request, if that may do."""
+    plain = not claim.guarded and port.plain(claim.keys)
+    short = claim.primitive.taking(claim) if plain else None
+    if short is None:
+        return await claim.primitive.acquire(port, claim, wait)
+    if claim.began is None:
+        claim.began = port.now()
+    sent, claim.sent = claim.began, True
+    if wait is not None:
+        port.limit(wait)
+    try:
+        answer = await port.script(*short)
+        taken = answer is not None and answer[0] == 1
+        if taken and port.now() >= deadline(sent, claim.ttl):
+            raise too_late(claim, doubtful=True)
+    except LockUnavailable as error:
+        claim.failed = error
+    else:
+        if taken:
+            return _granted(claim, answer[1], sent)
+        claim.sent = False
+        if answer is not None:
+            raise Answered(claim.keys.name, answer[1])
+        port.busy(claim.keys)
+    claim.sent = False
+    return await claim.primitive.acquire(port, claim, wait)
+
+
+async def release(port: Port, claim: Claim) -> Refusal | None:
+    """Release `claim`, as `Primitive.release`: by the short request, if that may do."""
+    return None if await drop(port, claim) else await claim.primitive.release(port, claim)
+
+
+async def drop(port: Port, claim: Claim) -> bool:
+    """Release `claim` by the short request, once. Return False if that is not done yet."""
+    short, claim.short = claim.short and not claim.doubtful and port.plain(claim.keys), False
+    if short and (request := claim.primitive.dropping(claim)):
+        try:
+            if await port.script(*request) is not None:
+                claim.released += (*request.keys,)
+                return True
+        except LockUnavailable as error:
+            claim.failed = error
+    return False
+
+
 async def acquire(
-    port_type: Callable[..., Port],
+    port: SyncPort | AsyncPort,
     server: Server,
     claim: Claim,
     policy: Policy,
@@ -46,11 +256,11 @@ async def acquire(
 
     If an exception ends it early, nothing is left half-acquired.
     """
-    port = port_type(server, terms=policy.terms())
-    began = port.now()
+    port_type = type(port)
+    claim.began = began = claim.began or port.now()
     until = waiting.end(began, wait)
     try:
-        got = await claim.primitive.acquire(port, claim, wait)
+        got = await obtain(port, claim, wait)
         if isinstance(got, LockNotAcquired):
             if claim.doubtful:
                 # A request that got no answer may still arrive, and would get the lock for
@@ -59,21 +269,13 @@ async def acquire(
             waited, holder = got.waited, got.holder
             await report(port, "not acquired", claim, server, waited=waited, holder=holder)
             return got
+        claim.granted = got
         held = hold(got)
         if got.untold:  # counted in the background: the holder has waited for long enough
             key = counter(claim.keys.index, "untold")
             watchdog(server).release_later(claim.keys.name, partial(_count, key=key))
-        if signals.wanted("acquired"):
-            fence, waited = got.fencing_token, port.now() - began
-            await report(
-                port,
-                "acquired",
-                claim,
-                server,
-                fencing_token=fence,
-                waited=waited,
-                learned=port.learned,
-            )
+        waited = port.now() - began
+        await report(port, "acquired", claim, server, waited=waited, learned=port.learned)
         return held
     except BaseException as error:
         await cut_short(error, port_type, server, claim, until)
@@ -116,7 +318,7 @@ async def interrupted(error: BaseException, port: Port, server: Server, claim: C
     if isinstance(error, asyncio.CancelledError):
         await take_back(port, server, claim)
     else:
-        watchdog(server).release_later(claim.keys.name, Withdrawal(claim).release)
+        _take_back_later(server, claim)
 
 
 async def settle(
@@ -136,7 +338,7 @@ async def take_back(port: Port, server: Server, claim: Claim) -> None:
     try:
         await to_its_end(port, undo(port, server, claim))
     except BaseException:
-        watchdog(server).release_later(claim.keys.name, Withdrawal(claim).release)
+        _take_back_later(server, claim)
         raise
 
 
@@ -156,19 +358,52 @@ def withdraw(server: Server, claim: Claim) -> None:
     A server that stalled may carry it out later, and would keep the lock for nobody.
     """
     logger.warning("%r may stay locked for %.3g s", claim.keys.name, claim.ttl)
-    watchdog(server).release_later(claim.keys.name, Withdrawal(claim).release)
+    _take_back_later(server, claim)
 
 
-class Withdrawal:
-    """A claim that the watchdog takes back, for as long as its request may still arrive."""
+def _take_back_later(server: Server, claim: Claim) -> None:
+    """Let the watchdog take back a claim, for as long as its request may still arrive."""
+    until = now() + max(claim.ttl, ON_ITS_WAY)
 
-    def __init__(self, claim: Claim) -> None:
-        self._claim = claim
-        self._until = now() + max(claim.ttl, ON_ITS_WAY)
+    async def release(port: Port) -> None:
+        if now() < until:
+            await claim.primitive.release(port, claim)
 
-    async def release(self, port: Port) -> None:
-        if now() < self._until:
-            await self._claim.primitive.release(port, self._claim)
+    watchdog(server).release_later(claim.keys.name, release)
+
+
+async def downgrade(port: Port, claim: Claim, blocks: int, *, commit: bool) -> Refusal | None:
+    """Turn a write lock into a read lock. Return a refusal if its lease is lost. It may be
+    repeated.
+
+    Raises `TypeError` for other kinds, and `LockError` if one of its `blocks`, or an open
+    transaction if it is kept until the `commit`, relies on exclusive access.
+    """
+    name, primitive = claim.keys.name, claim.primitive
+    if primitive not in (permits.READ, permits.WRITE):
+        raise TypeError(
+            f"the lease on {name!r} is of the kind {primitive.kind!r}; only the lease of "
+            f"ReadWriteLock(…).write() can be downgraded"
+        )
+    writes = primitive is permits.WRITE
+    if writes and blocks > 1:
+        raise LockError(
+            f"The lease on {name!r} is held by {blocks} blocks, and the outer ones rely on "
+            f"exclusive access. Call lease.downgrade() in the outermost block, after the inner "
+            f"ones.",
+            name,
+        )
+    pending = await beside_orm(port, open_transactions) if writes and commit else []
+    if pending:
+        raise LockError(
+            f"The lease on {name!r} is kept until the database transaction is committed "
+            f"(release='commit'): readers admitted now would read the old rows. Call "
+            f"lease.downgrade() after the atomic block, or not at all.",
+            name,
+        )
+    # From here on the lease is for reading only, even if the answer is lost.
+    claim.primitive = permits.READ
+    return await permits.READ.downgrade(port, claim)
 
 
 async def clear(
@@ -184,7 +419,7 @@ async def clear(
     Return False if it changed hands."""
     tokens = [sight.token for sight in seen]
     one = not isinstance(server.using, Servers)
-    mended = one and await mending.mend(port, keys)
+    mended = one and await _broken(port, keys)
     done = await primitive.clear(port, keys, tokens, by, reason) if tokens else []
     cleared = [sight for sight, was in zip(seen, done, strict=True) if was]
     if one and (cleared or mended):
@@ -227,7 +462,12 @@ async def report(
 
 
 def event(outcome: signals.EventKind, claim: Claim, server: Server, **more: Any) -> LockEvent:
-    """Return the event for the outcome of a claim."""
+    """Return the event for the outcome of a claim, with what the server has granted."""
+    granted: dict[str, Any] = {}
+    if claim.granted is not None:
+        granted["fencing_token"] = claim.granted.fencing_token
+        if outcome != "acquired":
+            granted["held"] = now() - claim.granted.sent
     return LockEvent(
         outcome=outcome,
         name=claim.keys.name,
@@ -235,5 +475,14 @@ def event(outcome: signals.EventKind, claim: Claim, server: Server, **more: Any)
         owner=claim.owner,
         label=claim.label,
         key=claim.keys.lock,
-        **more,
+        **granted | more,
     )
+
+
+def tell_later(outcome: signals.EventKind, claim: Claim, server: Server, **more: Any) -> None:
+    """Report an outcome from any thread, perhaps one with an event loop: the receivers are called
+    in another one."""
+    if signals.wanted(outcome):
+        its = event(outcome, claim, server, **more)
+        signals.log(its)
+        signals.send_later(its)

@@ -4,6 +4,8 @@ A lease is held by blocks of code, and by what outlives its block: database tran
 response that is being sent. Each of them is an object, and the lease is released when the last one
 has ended. To end a hold twice changes nothing. So code that an exception from outside has
 interrupted ends its hold again, and need not know how far it came.
+
+With `cancel_on_lost`, the hold of a task cancels it when the lease is lost.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import asyncio
 import contextvars
 import gc
 import itertools
+import logging
 import math
 import sys
 import weakref
@@ -19,25 +22,77 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
+from ..base.background import start_or_call
+from ..base.exceptions import LeaseLost
 from ..base.label import Holding
 from ..primitives.contract import Port, run
 from ..transport.ports import AsyncPort, SyncPort
-from ..transport.server import Server
-from .cancellation import Cancellation
+
+logger = logging.getLogger("django_redislock")
+
+
+class Cancellation:
+    """Cancels the task that holds a lease when it is lost, as asyncio.timeout() does."""
+
+    def __init__(self, task: asyncio.Task[Any]) -> None:
+        self._loop = task.get_loop()
+        self._task = task
+        self._before = task.cancelling()
+        self._over = False
+        self._delivered = False
+
+    def request(self) -> None:
+        """Cancel the task. Any thread may call this."""
+        try:
+            self._loop.call_soon_threadsafe(self._deliver)
+        except RuntimeError:
+            logger.debug("The event loop of a lost lease is closed already.")
+
+    def _deliver(self) -> None:
+        # This runs in the thread of the loop. A block that was left meanwhile is not cancelled.
+        if not self._over and not self._delivered:
+            self._delivered = True
+            self._task.cancel("the lease was lost")
+
+    def disarm(self) -> None:
+        """Cancel nothing from now on, since the block is left."""
+        self._over = True
+
+    def finish(self, error: BaseException | None) -> bool:
+        """Leave the block with `error`. Return whether this cancellation has ended it."""
+        self.disarm()
+        if not self._delivered:
+            return False
+        ours = self._task.uncancel() <= self._before
+        return ours and isinstance(error, asyncio.CancelledError)
+
 
 K = TypeVar("K")
 V = TypeVar("V")
+P = TypeVar("P", SyncPort, AsyncPort)
 
 _order = itertools.count(1)
 
 
 class Held(Protocol):
-    """What is held: a lease."""
+    """What is held: a lease, as its holds, its lifetime and the watchdog know it."""
 
-    _server: Server
+    _holds: Holds
 
+    @property
+    def name(self) -> str: ...
+
+    async def _ends_straight(self, port_type: type[P], hold: Hold) -> P | None: ...
     async def _end_block(self, port: Port, hold: Hold, error: BaseException | None) -> None: ...
-    def _abandon(self, hold: Hold | None = None) -> None: ...
+
+    def _abandon(self, hold: Hold | None = None) -> None:
+        """End a hold; if it is the last one, let the watchdog release the lease."""
+
+    def _announce_lost(self, error: LeaseLost) -> None:
+        """Call everybody who asked to know that the lease is lost."""
+
+    def _announce_unknown(self) -> None:
+        """Call everybody who asked to know that the state of the lease is unknown."""
 
 
 class Hold:
@@ -61,16 +116,42 @@ class Hold:
         self.on_lost: Callable[[Any], object] | None = None
         self.cancellation: Cancellation | None = None
 
+    def enter(self, lease: Held) -> Hold:
+        """Begin a block, and return it."""
+        self.entered, self.lease = next(_order), weakref.ref(lease)
+        return self
+
     def begin(self) -> None:
         """Make it the innermost block."""
         self.outer = innermost()
         current.set(self)
+
+    def tell_lost(self, lease: Held) -> None:
+        """Cancel its task, and call who asked for a loss: once."""
+        if self.cancellation is not None:
+            self.cancellation.request()
+        callback, self.on_lost = self.on_lost, None
+        if callback is not None:
+            call_apart(callback, lease)
 
     def leave(self) -> None:
         """Make the block around it the innermost one."""
         self.lease = None
         if current.get() is self:
             current.set(self.outer)
+
+
+def call_apart(callback: Callable[[Any], object], lease: Held) -> None:
+    """Call `callback(lease)` in a thread of its own: one that hangs must not keep the watchdog
+    from the other leases."""
+
+    def call() -> None:
+        try:
+            callback(lease)
+        except Exception:
+            logger.exception("A callback of the lease on %r raised", lease.name)
+
+    start_or_call(call, "redislock-lost")
 
 
 # It is a context variable, so that each task has its own. It is set and not reset by token, since
@@ -179,7 +260,9 @@ class Entered:
                 # may be sent there.
                 lease._abandon(hold)
                 return
-            run(lease._end_block(SyncPort(lease._server), hold, error))
+            port = run(lease._ends_straight(SyncPort, hold))
+            if port is not None:
+                run(lease._end_block(port, hold, error))
         except BaseException:
             hold, lease = left or self._leaving()
             hold.leave()
@@ -195,7 +278,9 @@ class Entered:
         try:
             hold, lease = left = self._leaving()
             hold.leave()
-            await lease._end_block(AsyncPort(lease._server), hold, error)
+            port = await lease._ends_straight(AsyncPort, hold)
+            if port is not None:
+                await lease._end_block(port, hold, error)
         except BaseException:
             hold, lease = left or self._leaving()
             hold.leave()

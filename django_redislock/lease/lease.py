@@ -8,33 +8,30 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.db.transaction import TransactionManagementError
 
 from .. import signals
-from ..base import fork, tokens
-from ..base.background import start_or_call
-from ..base.clock import now
+from ..base import process
+from ..base.clock import deadline, now
 from ..base.exceptions import LeaseLost, LockError, LockUnavailable
 from ..base.holder import server_time
 from ..base.label import Holding
 from ..base.label import holder as current_holder
-from ..base.label import owner as owner_of
-from ..primitives import guard, permits
+from ..primitives import mutex
 from ..primitives.contract import Claim, Grant, Port, Refusal, run
-from ..settings import kinds
 from ..settings.policy import Policy
 from ..settings.validators import validate_on_lost, validate_ttl
 from ..transport.ports import AsyncPort, SyncPort
-from ..transport.server import Server, clustered, server_of
+from ..transport.server import Server, server_of
 from . import claims, transactions
-from .cancellation import Cancellation
-from .holds import Entered, Hold, Holds, innermost, last
-from .lifetime import LeaseState, Lifetime
-from .sides import beside_orm
-from .travel import Exported
-from .watchdog import renew, watchdog
+from .claims import beside_orm
+from .export import Exported
+from .holds import Cancellation, Entered, Hold, Holds, P, call_apart, innermost, last
+from .lifetime import CLOSING, RELEASED, LeaseState, Lifetime, renew
+from .register import register
+from .watchdog import Watchdog, watchdog
 
 logger = logging.getLogger("django_redislock")
 
@@ -51,6 +48,8 @@ class Lease(Entered):
         "__weakref__",
         "_callbacks",
         "_claim",
+        "_ended",
+        "_first",
         "_grant",
         "_holds",
         "_lifetime",
@@ -59,6 +58,7 @@ class Lease(Entered):
         "_server",
         "_unknown_callbacks",
         "_watchdog",
+        "_whole",
     )
 
     def __init__(
@@ -68,19 +68,92 @@ class Lease(Entered):
         grant: Grant,
         policy: Policy,
         hold: Hold,
+        its_watchdog: Watchdog | None = None,
+        *,
+        young: bool = False,
     ) -> None:
         self._server = server
+        self._watchdog = its_watchdog or watchdog(server)
         self._claim = claim
         self._grant = claim.granted = grant
         self._policy = policy
-        self._holds = Holds(hold)
-        self._lifetime = Lifetime(self, claim, grant, policy)
+        self._first = hold
+        self._ended = 0
+        """How far the end of a young lease has come."""
+        self._whole: dict[str, Lifetime] = {}
+        """The lifetime, when there is one."""
         self._callbacks: list[Callable[[Lease], object]] = []
         """The callbacks for a loss that were not called yet, besides those of its holds."""
         self._unknown_callbacks: tuple[Callable[[Lease], object], ...] = ()
         self._releasing = 0
         """The number of requests to release it that have no answer yet."""
-        self._watchdog = watchdog(server)
+        if not young:
+            self._complete()
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name):
+            if name in ("_holds", "_lifetime"):
+                self._complete()
+                return getattr(self, name)
+            message = f"'Lease' object has no attribute {name!r}"
+            raise AttributeError(message, name=name, obj=self)
+
+    def _complete(self) -> None:
+        """Let the watchdog renew it, and let everybody find it who looks for it.
+
+        Several threads may do this at the same time, one may be releasing it meanwhile, and an
+        exception from outside may end it anywhere. It may be repeated.
+        """
+        lifetime = Lifetime(self, self._claim, self._grant, self._policy)
+        lifetime.holds = Holds(self._first)
+        lifetime = self._whole.setdefault("", lifetime)
+        self._holds, self._lifetime = lifetime.holds, lifetime
+        if not self._ended:
+            self._watchdog.watch(lifetime, lifetime.holds.holder)
+        if self._ended:  # before, or since that line
+            lifetime.closing = True
+            lifetime.released |= self._ended == RELEASED
+        if lifetime.closing or lifetime.released:
+            self._watchdog.forget(self._claim)
+
+    async def _ends_straight(self, port_type: type[P], hold: Hold) -> P | None:
+        """Release a young lease when its only hold ends. Or return the port by which that is done
+        in the usual way."""
+        claim, server, release = self._claim, self._server, self._policy.release
+        if (
+            hold is not self._first
+            # The transactions of a task are in another thread.
+            or (release != "exit" and (port_type is not SyncPort or transactions.may_go_on()))
+            or not self._watchdog.register.remove_young(claim)
+            or now() >= deadline(self._grant.sent, claim.ttl)
+            or signals.wanted("released")
+        ):
+            return port_type(server)
+        self._ended = CLOSING
+        self._releasing += 1
+        try:
+            if port_type is SyncPort:
+                port: Any = claims.give_back(server, claim)
+            else:
+                port = await claims.agive_back(server, claim)
+            if port is not None:
+                return port  # type: ignore[no-any-return]
+            self._end_young()
+        except BaseException as error:
+            claim.doubtful = True
+            self._end_young()
+            await claims.interrupted(error, port_type(server), server, claim)
+            raise
+        finally:
+            self._releasing -= 1
+        return None
+
+    def _end_young(self) -> None:
+        self._ended = RELEASED
+        if self._whole:  # since a moment ago
+            self._lifetime.end()
+            self._watchdog.forget(self._claim)
 
     @property
     def name(self) -> str:
@@ -113,8 +186,7 @@ class Lease(Entered):
         """The fencing token of each of its names, as the code writes them. A `MultiLock` has
         several names."""
         tokens = self._claim.fencing_tokens or {self.name: self.fencing_token}
-        its = self._claim.parts or (self._claim.keys,)
-        return {keys.unscoped or keys.name: tokens[keys.name] for keys in its}
+        return {keys.unscoped or keys.name: tokens[keys.name] for keys in self._claim.names}
 
     @property
     def owner(self) -> str:
@@ -147,8 +219,14 @@ class Lease(Entered):
 
     def check(self) -> None:
         """Raise `LeaseLost` unless the lease is held. Costs nothing: no request is sent."""
-        fork.look()
+        process.notice_fork()
+        time = now()
+        young = not (self._whole or self._ended)
+        if young and time < deadline(self._grant.sent, self._claim.ttl):
+            return
         lifetime = self._lifetime
+        if lifetime.sound(time):
+            return
         if lifetime.released or lifetime.closing:
             raise LeaseLost(self.name, "it was released, or given to another process")
         if (error := lifetime.expire()) is not None:
@@ -177,52 +255,24 @@ class Lease(Entered):
         validate_on_lost(callback, "on_unknown")
         self._unknown_callbacks += (callback,)
         if self.state == LeaseState.UNKNOWN:
-            self._start(callback)
+            call_apart(callback, self)
 
     def _announce_lost(self, error: LeaseLost) -> None:
-        # Any thread may run this, perhaps one with an event loop: so receivers and callbacks are
-        # called in other threads.
-        claim, grant = self._claim, self._grant
-        fence, held = grant.fencing_token, now() - grant.sent
-        lost = claims.event(
-            "lost", claim, self._server, fencing_token=fence, held=held, why=error.why
-        )
-        signals.log(lost)
-        signals.send_later(lost)
+        claims.tell_later("lost", self._claim, self._server, why=error.why)
         self._call_back()
 
     def _call_back(self) -> None:
         """Call who asked for a loss: each once, even if several threads come here."""
         for hold in self._holds.copy():
-            if hold.cancellation is not None:
-                hold.cancellation.request()
-            callback, hold.on_lost = hold.on_lost, None
-            if callback is not None:
-                self._start(callback)
+            hold.tell_lost(self)
         while self._callbacks:
             with suppress(IndexError):  # another thread has taken it
-                self._start(self._callbacks.pop(0))
+                call_apart(self._callbacks.pop(0), self)
 
     def _announce_unknown(self) -> None:
-        if signals.wanted("unknown"):
-            claim, held = self._claim, now() - self._grant.sent
-            fence = self._grant.fencing_token
-            unknown = claims.event("unknown", claim, self._server, fencing_token=fence, held=held)
-            signals.log(unknown)
-            signals.send_later(unknown)
+        claims.tell_later("unknown", self._claim, self._server)
         for callback in self._unknown_callbacks:
-            self._start(callback)
-
-    def _start(self, callback: Callable[[Lease], object]) -> None:
-        # A thread for each callback: one that hangs must not keep the watchdog from the other
-        # leases.
-        start_or_call(partial(self._call, callback), "redislock-lost")
-
-    def _call(self, callback: Callable[[Lease], object]) -> None:
-        try:
-            callback(self)
-        except Exception:
-            logger.exception("A callback of the lease on %r raised", self.name)
+            call_apart(callback, self)
 
     # Extension.
 
@@ -267,40 +317,12 @@ class Lease(Entered):
 
     async def _downgrade(self, port_type: type[SyncPort | AsyncPort]) -> None:
         self.check()
-        claim, port = self._claim, port_type(self._server)
-        if claim.primitive not in (permits.READ, permits.WRITE):
-            raise TypeError(
-                f"the lease on {self.name!r} is of the kind {claim.primitive.kind!r}; only the "
-                f"lease of ReadWriteLock(…).write() can be downgraded"
-            )
-        if claim.primitive is permits.WRITE:
-            await self._refuse_downgrade(port)
-        # From here on the lease is for reading only, even if the answer is lost.
-        claim.primitive = permits.READ
-        refusal = await permits.READ.downgrade(port, claim)
+        claim, blocks = self._claim, len(self._holds.blocks)
+        commit = self._policy.release == "commit"
+        refusal = await claims.downgrade(port_type(self._server), claim, blocks, commit=commit)
         if refusal is not None:
             self._lifetime.lose(refusal.error(self.name))
         self.check()
-
-    async def _refuse_downgrade(self, port: Port) -> None:
-        """Raise `LockError` if an outer block or a transaction relies on exclusive access."""
-        blocks = len(self._holds.blocks)
-        if blocks > 1:
-            raise LockError(
-                f"The lease on {self.name!r} is held by {blocks} blocks, and the outer "
-                f"ones rely on exclusive access. Call lease.downgrade() in the outermost block, "
-                f"after the inner ones.",
-                self.name,
-            )
-        if self._policy.release != "commit":
-            return
-        if await beside_orm(port, transactions.open_transactions):
-            raise LockError(
-                f"The lease on {self.name!r} is kept until the database transaction is committed "
-                f"(release='commit'): readers admitted now would read the old rows. Call "
-                f"lease.downgrade() after the atomic block, or not at all.",
-                self.name,
-            )
 
     # Export and restore.
 
@@ -340,16 +362,7 @@ class Lease(Entered):
     @classmethod
     async def _restore(cls, port_type: type[SyncPort | AsyncPort], text: str) -> Lease:
         exported = Exported.read(text)
-        me, policy = current_holder(), exported.policy
-        claim = Claim(
-            keys=exported.keys,
-            token=tokens.new(),
-            ttl=min(policy.ttl, policy.max_hold or policy.ttl),
-            owner=owner_of(me),
-            label=exported.label,
-            primitive=kinds.primitive(policy),
-            guarded=kinds.guarded(policy, clustered),
-        )
+        claim, policy = exported.claim(), exported.policy
         server = server_of(policy.using)
         try:
             port = port_type(server, terms=policy.terms())
@@ -357,9 +370,9 @@ class Lease(Entered):
             if isinstance(got, Refusal):
                 claim.sent = False  # there is nothing to take back
                 raise got.error(claim.keys.name)
-            lease = cls(server, claim, got, policy, Hold(me))
+            lease = cls(server, claim, got, policy, Hold(current_holder()))
             lease.check()  # the answer may have taken longer than it lives
-            return lease._watched()
+            return lease
         except BaseException as error:
             await claims.cut_short(error, port_type, server, claim)
             raise
@@ -373,9 +386,9 @@ class Lease(Entered):
         If the lease was taken again (`reentrant=True`), this ends only the innermost hold; the
         last one releases the lease. Nothing happens while only a database transaction
         (`release="commit"`) or a response that is being sent holds it. Raises `LeaseLost` when it
-        was no longer held, and `LockUnavailable` when Redis could not be asked: then the call may
-        be repeated, or the lease left to its TTL. If a signal's handler raises an exception
-        meanwhile, the lease is released in the background.
+        was no longer held, and `LockUnavailable` when Redis could not be reached: then the lease
+        is released in the background as soon as Redis answers, and the call may be repeated. It is
+        also released in the background if a signal's handler raises an exception meanwhile.
         """
         hold = None
         try:
@@ -396,7 +409,7 @@ class Lease(Entered):
         try:
             run(self._end_hold(SyncPort(self._server), hold))
         except LockUnavailable:
-            self._release_later()
+            pass  # it is released later
         except LeaseLost as lost:
             logger.error(
                 "%r was lost before its transaction was committed, or its response sent: %s",
@@ -423,13 +436,13 @@ class Lease(Entered):
 
         Others may be releasing it at this moment: threads, tasks, and the code that a signal's
         handler has interrupted, which can't be waited for. So each sends a request, and has
-        released the lease when it returns.
+        released the lease when it returns. If Redis could not be reached, it is released later.
         """
-        fork.look()
-        lifetime, claim = self._lifetime, self._claim
-        if lifetime.over:
-            return
-        lost = lifetime.expire()
+        lifetime, claim, lost = self._lifetime, self._claim, None
+        if not lifetime.sound(now()):
+            if lifetime.over:
+                return
+            lost = lifetime.expire()
         self._end(hold)
         if not lifetime.closing:
             return
@@ -438,9 +451,9 @@ class Lease(Entered):
         try:
             # Even if it is lost: by its own deadline, it may exist at the server for another
             # moment.
-            refusal = await claim.primitive.release(port, claim)
+            refusal = await claims.release(port, claim)
             if lost is None and refusal is not None and refusal.forgotten and claim.guarded:
-                refusal = await guard.release_forgotten(port, claim, lifetime.deadline)
+                refusal = await mutex.release_forgotten(port, claim, lifetime.deadline)
             if lost is None and refusal is not None:
                 if lifetime.released or (self._releasing > 1 and not refusal.revoked):
                     return  # it was released by another request, or the last of them will tell
@@ -452,6 +465,8 @@ class Lease(Entered):
             if lifetime.released:
                 return
             if lost is None or claim.owed:
+                if not in_background:
+                    self._release_later()
                 raise
         except BaseException as error:
             claim.doubtful = True
@@ -462,25 +477,17 @@ class Lease(Entered):
             self._releasing -= 1
         if lost is not None:
             raise lost
-        if signals.wanted("released"):
-            grant = self._grant
-            await claims.report(
-                port,
-                "released",
-                claim,
-                self._server,
-                in_background=in_background,
-                fencing_token=grant.fencing_token,
-                held=now() - grant.sent,
-            )
+        await claims.report(port, "released", claim, self._server, in_background=in_background)
 
     def _end(self, hold: Hold | None) -> None:
         """End a hold. Nothing changes if it has ended before."""
         if hold is not None:
             if hold.cancellation is not None:
                 hold.cancellation.disarm()
-            with suppress(ValueError):  # it has ended before
+            try:  # noqa: SIM105  # most leases come here
                 self._holds.remove(hold)
+            except ValueError:  # it has ended before
+                pass
         # No call, and so no other thread and no signal, comes between these two lines.
         if not self._holds:
             self._lifetime.closing = True
@@ -528,16 +535,16 @@ class Lease(Entered):
         self._enter()
         return self
 
-    def _watched(self) -> Lease:
-        """Let the watchdog renew it from now on."""
-        self._watchdog.watch(self._lifetime, self._holds.holder)
-        return self
-
     def _enter(self, *, current: bool = True) -> Hold:
         """Begin a block of this thread or task. Unless it is a generator, which is entered and
         left with each step, it becomes the current one."""
-        hold = None
+        hold, first = None, self._first
         try:
+            if not (first.entered or self._whole or self._ended):  # it is young
+                hold = first.enter(self)
+                if current:
+                    hold.begin()
+                return hold
             me = current_holder()
             hold = self._holds.enter(self, me)
             self.check()  # a block never runs without its lock
@@ -546,15 +553,13 @@ class Lease(Entered):
             if current:
                 hold.begin()
             return hold
-        except LeaseLost:  # whoever has released it, sends the request
+        except BaseException as error:
             if hold is not None:
                 hold.leave()
-                self._end(hold)
-            raise
-        except BaseException:
-            if hold is not None:
-                hold.leave()
-            self._abandon(hold)
+            if isinstance(error, LeaseLost):
+                self._end(hold)  # whoever has released it, sends the request
+            else:
+                self._abandon(hold)
             raise
 
     def _hand_over(self, hold: Hold, me: Holding) -> None:
@@ -570,7 +575,7 @@ class Lease(Entered):
         if me is not self._holds.holder:
             # Before the holder changes: a signal's exception may come in between.
             if me is not None:
-                self._watchdog.move(self._lifetime, me)
+                register(self._server).move(self._lifetime, me)
             self._holds.holder = me
 
     def _leaving(self) -> tuple[Hold, Lease]:
@@ -600,7 +605,6 @@ class Lease(Entered):
         except LockUnavailable as unavailable:
             # The block did its work under the lock: this is no reason to fail it.
             logger.warning("%r is released later: %s", self.name, unavailable)
-            self._release_later()
         except (LockError, TransactionManagementError) as raised:
             if error is None:
                 raise

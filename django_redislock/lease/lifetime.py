@@ -1,23 +1,28 @@
-"""The lifetime of a lease, and its end."""
+"""The lifetime of a lease: its renewals, of which one request has many, and its end."""
 
 from __future__ import annotations
 
-import math
 import weakref
+from collections.abc import Sequence
 from enum import StrEnum
-from typing import Protocol
+from math import ceil
 
 from ..base.clock import deadline, now
-from ..base.exceptions import LeaseLost
-from ..primitives.contract import Claim, Grant
+from ..base.exceptions import LeaseLost, LockUnavailable
+from ..primitives import mutex
+from ..primitives.contract import Claim, Grant, Port, Refusal
 from ..settings.policy import Policy
-from .holds import Hold, Holds
+from .holds import Held, Holds
 
 NEVER = float("inf")
 A_SECOND = 1.0
 """Seconds after which a lease is written down for people; nobody could read of a shorter one."""
 TOGETHER = 0.5
 """They are written down at multiples of this, so that one request has many of them."""
+
+
+CLOSING, RELEASED = 1, 2
+"""How far the end of a young lease has come."""
 
 
 class LeaseState(StrEnum):
@@ -28,24 +33,6 @@ class LeaseState(StrEnum):
     RELEASED = "released"
 
 
-class Renewable(Protocol):
-    """A lease, as its lifetime and the watchdog know it."""
-
-    _holds: Holds
-
-    @property
-    def name(self) -> str: ...
-
-    def _announce_lost(self, error: LeaseLost) -> None:
-        """Call everybody who asked to know that the lease is lost."""
-
-    def _announce_unknown(self) -> None:
-        """Call everybody who asked to know that the state of the lease is unknown."""
-
-    def _abandon(self, hold: Hold) -> None:
-        """End a hold; if it is the last one, let the watchdog release the lease."""
-
-
 class Lifetime:
     """How long one lease lives, and how it ended.
 
@@ -53,49 +40,40 @@ class Lifetime:
     lease, so that the watchdog sees when nobody has the lease any more.
     """
 
-    __slots__ = (
-        "at",
-        "claim",
-        "closing",
-        "deadline",
-        "due",
-        "early",
-        "error",
-        "hold_until",
-        "in_doubt",
-        "lease",
-        "released",
-        "renew",
-        "terms",
-        "tracked",
-        "write_at",
-    )
+    holds: Holds
+    renew = True
+    hold_until = NEVER
+    """When renewal ends."""
+    closing = False
+    """Nobody holds the lease any more: it is being released, and what others than its release
+    learn from now on is no loss."""
+    released = False
+    error: LeaseLost | None = None
+    deadline = 0.0
+    at = NEVER
+    """The time under which the watchdog keeps it. An entry with another time is outdated."""
+    early = 0.0
+    """Seconds by which the renewal may come before that time."""
+    in_doubt = False
+    """The last renewal got no answer."""
+    tracked = False
+    """The server says at once if somebody else changes the lock."""
 
-    def __init__(self, lease: Renewable, claim: Claim, grant: Grant, policy: Policy) -> None:
+    def __init__(self, lease: Held, claim: Claim, grant: Grant, policy: Policy) -> None:
         self.lease = weakref.ref(lease)
         self.claim = claim
-        self.renew = policy.renew
         self.terms = policy.terms()
         """The conditions of each renewal beyond its answer."""
-        self.hold_until = grant.sent + (policy.max_hold or NEVER)
-        """When renewal ends."""
-        self.closing = False
-        """Nobody holds the lease any more: it is being released, and what others than its release
-        learn from now on is no loss."""
-        self.released = False
-        self.error: LeaseLost | None = None
-        self.deadline = 0.0
-        self.due = 0.0
-        """When the watchdog has to look: to renew the lease, or to see that it is lost."""
-        self.at = NEVER
-        """The time under which the watchdog keeps it. An entry with another time is outdated."""
-        self.early = 0.0
-        """Seconds by which the renewal may come before that time."""
-        self.write_at = math.ceil((grant.sent + A_SECOND) / TOGETHER) * TOGETHER
+        if policy.max_hold is not None:
+            self.hold_until = grant.sent + policy.max_hold
+        if not policy.renew:
+            self.renew = False
+        sent, ttl = grant.sent, claim.ttl
+        self.write_at = ceil((sent + A_SECOND) / TOGETHER) * TOGETHER
         """When the watchdog writes it down in the index and in the history."""
-        self.tracked = False
-        """The server says at once if somebody else changes the lock."""
-        self.renewed(grant.sent, claim.ttl)
+        self.due: float
+        """When the watchdog has to look: to renew the lease, or to see that it is lost."""
+        self.renewed(sent, ttl)
 
     # The state. Nothing here asks the server, and reading a property changes nothing.
 
@@ -119,7 +97,7 @@ class Lifetime:
         # Events after the release began, if it began in time, are no loss.
         over = self.closing or self.released
         if self.error is None and not over and now() >= self.deadline:
-            why = f"its ttl of {self.claim.ttl:g} s passed unrenewed"
+            why = f"its ttl of {self.claim.ttl:g} s passed before it was renewed"
             return LeaseLost(self.claim.keys.name, why)
         return self.error
 
@@ -193,3 +171,71 @@ class Lifetime:
         """Mark the lease as released. Return False if it was before."""
         before, self.released = self.released, True
         return not before
+
+
+async def renew(port: Port, leases: Sequence[Lifetime], ttl: float | None = None) -> None:
+    """Extend leases of one primitive and index in one request, and note the result for each. With
+    `ttl`, their ttl is changed for later renewals, too.
+
+    Raises `LockUnavailable`; then all are unknown.
+    """
+    sent = port.now()
+    ttls = [lease.next_ttl(sent, ttl) for lease in leases]
+    try:
+        primitive = leases[0].claim.primitive
+        refusals = await primitive.extend(port, [lease.claim for lease in leases], ttls)
+    except LockUnavailable:
+        for lease in leases:
+            lease.unknown()
+        raise
+    if any(refusals):
+        refusals = await _put_back(port, leases, ttls, refusals)
+    heard = port.now()
+    for lease, its_ttl, refusal in zip(leases, ttls, refusals, strict=True):
+        if refusal is None:
+            # If the deadline came before the answer, that is final: others may have held the
+            # lock since.
+            if lease.sound(heard) or lease.expire() is None:
+                lease.claim.ttl = its_ttl if ttl is not None else lease.claim.ttl
+                lease.renewed(sent, its_ttl)
+        elif isinstance(refusal, LockUnavailable):
+            lease.unknown()
+        elif lease.closing:
+            lease.unknown()  # its release has overtaken this renewal
+        else:
+            lease.lose(refusal.error(lease.claim.keys.name))
+    errors = [refusal for refusal in refusals if isinstance(refusal, LockUnavailable)]
+    if len(errors) == len(leases):
+        raise errors[0]
+
+
+async def _put_back(
+    port: Port,
+    leases: Sequence[Lifetime],
+    ttls: Sequence[float],
+    refusals: Sequence[Refusal | LockUnavailable | None],
+) -> Sequence[Refusal | LockUnavailable | None]:
+    """Put back the guarded leases that the server has forgotten. Return what is known of all
+    leases then."""
+    forgotten = []
+    for number, (lease, refusal) in enumerate(zip(leases, refusals, strict=True)):
+        if isinstance(refusal, Refusal) and refusal.forgotten and lease.claim.guarded:
+            # First, since its release may begin now: either it leaves a tombstone, or we see it.
+            lease.claim.doubtful = True
+            if not lease.closing:
+                forgotten.append(number)
+    if not forgotten:
+        return refusals
+    found = list(refusals)
+    try:
+        answers: Sequence[Refusal | LockUnavailable | None] = await mutex.put_back(
+            port,
+            [leases[each].claim for each in forgotten],
+            [ttls[each] for each in forgotten],
+            [leases[each].deadline for each in forgotten],
+        )
+    except LockUnavailable as error:
+        answers = [error] * len(forgotten)
+    for number, answer in zip(forgotten, answers, strict=True):
+        found[number] = answer
+    return found

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Never, Self, TypedDict,
 
 from django.core.exceptions import SynchronousOnlyOperation
 
-from ..base import fork, label, tokens
+from ..base import label, process, tokens
 from ..base.exceptions import LockError, LockNotAcquired, LockReentered
 from ..base.holder import Holder
 from ..primitives import permits
 from ..primitives.contract import Claim, Grant, Primitive, Sight, run
 from ..primitives.keys import Keys, validate_name
-from ..settings import conf, kinds
+from ..settings import conf
 from ..settings.policy import ARGUMENT_VALIDATORS, Policy
 from ..settings.validators import (
     WAIT,
@@ -30,14 +30,46 @@ from ..settings.validators import (
     validate_wait,
 )
 from ..transport.ports import AsyncPort, SyncPort
-from ..transport.server import Server, clustered, server_of
-from . import another_kind, claims, lock_order, transactions
-from .cancellation import Cancellation
-from .holds import Entered, Hold, Running, innermost, last
+from ..transport.server import Server
+from . import claims, order, transactions
+from .claims import beside_orm
+from .holds import Cancellation, Entered, Hold, Running, innermost, last
 from .lease import Lease
-from .not_here import no_attribute
-from .sides import beside_orm
-from .watchdog import held
+from .lifetime import A_SECOND
+from .plan import Plan, plan_of
+from .register import register
+
+_OWNED = (
+    "lease.state says whether we hold it, for the lease that acquire() returns; locked() of the "
+    "lock says whether anybody does."
+)
+_EXTENDED = "A lease is renewed while its holder lives; lease.extend() does it by hand."
+_CLEARED = "Write lease.release(), or clear(reason=…) to take the lock away from its holder."
+_OTHER_NAMES = {
+    "owned": _OWNED,
+    "is_held": _OWNED,
+    "is_owned": _OWNED,
+    "reacquire": _EXTENDED,
+    "refresh": _EXTENDED,
+    "renew": _EXTENDED,
+    "reset": _CLEARED,
+    "unlock": _CLEARED,
+    "get_owner_id": "holder() says who holds it.",
+}
+
+
+def no_attribute(kind: str, name: str) -> AttributeError:
+    """Return the error for an attribute that a lock of this kind does not have."""
+    # Other libraries have release() and extend() on the lock.
+    if not name.startswith("_") and hasattr(Lease, name):
+        return AttributeError(
+            f"{kind} has no {name}: its lease has. acquire() returns the lease, and so does "
+            f"`with {kind}(…) as lease`."
+        )
+    if name in _OTHER_NAMES:
+        return AttributeError(f"{kind} has no {name}. {_OTHER_NAMES[name]}")
+    return AttributeError(f"{kind!r} object has no attribute {name!r}")
+
 
 L = TypeVar("L", bound="Lock")
 
@@ -141,6 +173,12 @@ class Lock(Entered):
     All times are seconds.
     """
 
+    # What most locks have alike is kept in the class.
+    _reentrant = _cancel_on_lost = False
+    _label = _advice = ""
+    _stacklevel = 1
+    _on_lost: Callable[[Lease], object] | None = None
+
     def __init__(self, name: str, **options: Unpack[Options[Any]]) -> None:
         self._template: str | Callable[..., str] | None = name
         self._name: str | None = validate_name(name)
@@ -148,10 +186,6 @@ class Lock(Entered):
 
     def _configure(self, options: Options[Any]) -> None:
         self._explicit: dict[str, Any] = {}
-        self._reentrant = self._cancel_on_lost = False
-        self._label = self._advice = ""
-        self._stacklevel = 1
-        self._on_lost: Callable[[Lease], object] | None = None
         self._blocks: Running[Hold, Lease] = Running()
         """The blocks that were entered and not left. The lease of a block may be lost by now, so
         that the watchdog has forgotten it."""
@@ -209,8 +243,11 @@ class Lock(Entered):
         options = "".join(f", {field}={value!r}" for field, value in self._explicit.items())
         return f"<{type(self).__name__} {self._template!r}{options}>"
 
-    def _policy(self) -> Policy:
+    def _plan(self) -> Plan:
         """Return what the arguments and the settings mean right now."""
+        return plan_of(self.name, self._explicit)
+
+    def _policy(self) -> Policy:
         return conf.policy(self.name, self._explicit)
 
     # The public twins.
@@ -224,13 +261,13 @@ class Lock(Entered):
         """
         refuse_unknown(unknown, "acquire", WAIT)
         refuse_event_loop(self)
-        result = run(self._attempt(SyncPort, wait))
+        result = run(self._attempt(SyncPort, wait, whole=True))
         return result if isinstance(result, Lease) else None
 
     async def aacquire(self, wait: float | None = UNSET, **unknown: object) -> Lease | None:
         """`acquire` for coroutines."""
         refuse_unknown(unknown, "aacquire", WAIT)
-        result = await self._attempt(AsyncPort, wait)
+        result = await self._attempt(AsyncPort, wait, whole=True)
         return result if isinstance(result, Lease) else None
 
     if not TYPE_CHECKING:
@@ -279,11 +316,13 @@ class Lock(Entered):
 
     def __enter__(self) -> Lease:
         refuse_event_loop(self)
-        self._refuse_on_conflict()
+        if self._explicit:
+            self._refuse_on_conflict()
         return self._entering(run(self._attempt(SyncPort)))
 
     async def __aenter__(self) -> Lease:
-        self._refuse_on_conflict()
+        if self._explicit:
+            self._refuse_on_conflict()
         return self._entering(await self._attempt(AsyncPort))
 
     def _leaving(self) -> tuple[Hold, Lease]:
@@ -310,15 +349,12 @@ class Lock(Entered):
         self._blocks[hold] = lease  # no call, so no exception from outside comes before the block
         return lease
 
-    def _primitive(self, policy: Policy) -> Primitive:
-        return kinds.primitive(policy)
+    def _primitive(self, plan: Plan) -> Primitive:
+        """Return the primitive of one attempt."""
+        return plan.primitive
 
-    def _keys(self, policy: Policy | None = None) -> Keys:
-        return kinds.keys(policy or self._policy(), self.name, clustered)
-
-    def _parts(self, keys: Keys) -> tuple[Keys, ...]:  # noqa: ARG002
-        """Return the keys of each name of a lock with several names."""
-        return ()
+    def _keys(self, plan: Plan | None = None) -> Keys:
+        return (plan or self._plan()).keys(self.name)
 
     # The coroutines that the twins share.
 
@@ -327,18 +363,17 @@ class Lock(Entered):
         return sights[0].holder if sights else None
 
     async def _look(self, port_type: type[SyncPort | AsyncPort]) -> list[Sight]:
-        policy = self._policy()
-        port = port_type(server_of(policy.using))
-        return await self._primitive(policy).holders(port, self._keys(policy))
+        plan = self._plan()
+        return await self._primitive(plan).holders(port_type(plan.server), plan.keys(self.name))
 
     async def _clear(
         self, port_type: type[SyncPort | AsyncPort], by: str, reason: str
     ) -> Holder | None:
         by, reason = validate_operator(by, reason)
         first = seen = await self._look(port_type)
-        policy = self._policy()
-        server = server_of(policy.using)
-        port, primitive, keys = port_type(server), self._primitive(policy), self._keys(policy)
+        plan = self._plan()
+        server = plan.server
+        port, primitive, keys = port_type(server), self._primitive(plan), plan.keys(self.name)
         began = first[0].holder.seen_at if first else None
         cleared = False
         for _ in range(permits.LOOKS):
@@ -352,62 +387,80 @@ class Lock(Entered):
         return first[0].holder if cleared else None
 
     async def _attempt(
-        self, port_type: type[SyncPort | AsyncPort], wait: float | None = UNSET
+        self,
+        port_type: type[SyncPort | AsyncPort],
+        wait: float | None = UNSET,
+        *,
+        whole: bool = False,
     ) -> Lease | LockNotAcquired:
-        """Acquire the lock, or hold once more the lease that this thread or task has."""
-        fork.look()
-        policy = self._policy()
+        """Acquire the lock, or hold once more the lease that this thread or task has. Only a
+        lease that is `whole` may be given to the user without a block."""
+        process.notice_fork()
+        plan = self._plan()
+        policy, server = plan.policy, plan.server
         wait = policy.wait if wait is UNSET else validate_wait(wait)
         me = label.holder()
-        self._refuse_cancellation(me)
-        server = server_of(policy.using)
+        if self._cancel_on_lost and not isinstance(me, asyncio.Task):
+            raise TypeError(
+                "cancel_on_lost=True needs an asyncio task to cancel. In a thread, pass "
+                "on_lost= or call lease.check() between steps."
+            )
         if policy.release == "commit":
             # Raises if the end of a transaction can't be known.
             await beside_orm(port_type(server), transactions.open_transactions)
-        keys, primitive = self._keys(policy), self._primitive(policy)
-        mine = self._held(server, keys, primitive, me, wait)
-        if mine is not None and self._hold_again(mine, policy, me):
-            return mine
-        claim = self._claim(policy, keys, primitive, me)
-        if wait != 0 and (policy.lock_order != "off" or lock_order.testing is not None):
-            lock_order.check(claim, server, me, policy.lock_order)
-        hold = partial(self._hold, server, claim, policy, me)
+        keys, primitive = self._keys(plan), self._primitive(plan)
+        known = plan.register.knows(keys)
+        if known or keys.timestamp_key:
+            mine = self._held(server, keys, primitive, me, wait)
+            if mine is not None and self._hold_again(mine, policy, me):
+                return mine
+        claim = Claim(
+            keys=keys,
+            token=tokens.new(),
+            ttl=plan.ttl,
+            owner=label.owner(me),
+            label=(
+                label.clean(self._label)
+                if self._label
+                else label.of_caller(self._stacklevel, 3 if port_type is SyncPort else 2)
+            ),
+            primitive=primitive,
+            guarded=plan.guarded,
+        )
+        if wait != 0 and (policy.lock_order != "off" or order.testing is not None):
+            order.check(claim, server, me, policy.lock_order)
+        hold = partial(self._hold, plan, claim, me, whole)
+        port: SyncPort | AsyncPort | None = None
+        if plan.straight and not known and port_type is SyncPort:
+            lease, port = claims.take(server, plan.terms, claim, wait, hold)
+            if lease is not None:
+                return lease
+        port = port or port_type(server, terms=plan.terms)
         try:
-            return await claims.acquire(port_type, server, claim, policy, wait, hold)
+            return await claims.acquire(port, server, claim, policy, wait, hold)
         except LockError as error:
             if type(error) is not LockError or primitive.kind == "redlock":
                 raise
-            raise await another_kind.explained(
-                port_type(server), claim, server.using, error
-            ) from error
-
-    def _claim(self, policy: Policy, keys: Keys, primitive: Primitive, me: label.Holding) -> Claim:
-        return Claim(
-            keys=keys,
-            parts=self._parts(keys),
-            token=tokens.new(),
-            ttl=policy.ttl if policy.max_hold is None else min(policy.ttl, policy.max_hold),
-            owner=label.owner(me),
-            label=label.clean(self._label) if self._label else label.of_caller(self._stacklevel),
-            primitive=primitive,
-            guarded=self._guarded(policy),
-        )
-
-    def _guarded(self, policy: Policy) -> bool:
-        """Return whether nobody new gets the lock for a while after lost data."""
-        return kinds.guarded(policy, clustered)
+            raise await claims.explained(port_type(server), claim, server.using, error) from error
 
     def _hold(
-        self, server: Server, claim: Claim, policy: Policy, me: label.Holding, grant: Grant
+        self, plan: Plan, claim: Claim, me: label.Holding, whole: bool, grant: Grant
     ) -> Lease:
-        """Return the lease of a claim that was granted."""
+        """Return the lease of a claim that was granted: a young one, if it may be that, and if
+        nobody else wants the lock."""
         hold = Hold(me)
-        lease = Lease(server, claim, grant, policy, hold)
+        lease = Lease(plan.server, claim, grant, plan.policy, hold, plan.watchdog, young=True)
+        noticed = whole or self._on_lost is not None or self._cancel_on_lost
+        if claim.short and plan.young and not noticed:
+            plan.register.add_young(lease)
+            plan.watchdog.look_by(grant.sent + A_SECOND)  # and take notice of it
+            return lease
         if self._on_lost is not None:
             lease._callbacks.append(self._on_lost)
         if self._cancel_on_lost and isinstance(me, asyncio.Task):
             hold.cancellation = Cancellation(me)
-        return lease._watched()
+        lease._complete()
+        return lease
 
     def _hold_again(self, lease: Lease, policy: Policy, me: label.Holding) -> bool:
         """Let this thread or task hold its lease once more. Return False if it is being released
@@ -439,18 +492,6 @@ class Lock(Entered):
         if wait != 0 or in_block:
             raise LockReentered(self.name, lease.label, advice or ("" if in_block else HANDED_ON))
 
-    def _refuse_own_key(
-        self, server: Server, keys: Keys, me: label.Holding, wait: float | None
-    ) -> None:
-        """Do `_refuse_own` if this thread or task would wait for its own timestamp key."""
-        lock = keys.of_timestamp().lock if keys.timestamp_key else keys.lock
-        for lease in held(server, lock, me):
-            its = lease._claim.keys
-            another = its.lock != keys.lock and (keys.timestamp_key or its.timestamp_key)
-            if another and lease._lifetime.alive:
-                advice = f"it has its timestamp key {lock!r} in common with {its.name!r}: take one"
-                self._refuse_own(lease, wait, advice)
-
     def _held(
         self,
         server: Server,
@@ -460,12 +501,19 @@ class Lock(Entered):
         wait: float | None,
     ) -> Lease | None:
         """Return the lease of this thread or task that is to be held once more, or None if it may
-        take another one. Raises `LockReentered`."""
-        leases = held(server, keys.lock, me)
-        mine = self._held_already(primitive, leases, me, wait) if leases else None
-        if mine is None and (leases or keys.timestamp_key):
-            self._refuse_own_key(server, keys, me, wait)
-        return mine
+        take another one. Raises `LockReentered`, also if it would wait for its own timestamp
+        key."""
+        mine = self._held_already(primitive, register(server).held(keys.lock, me), me, wait)
+        if mine is not None:
+            return mine
+        lock = keys.of_timestamp().lock if keys.timestamp_key else keys.lock
+        for lease in register(server).held(lock, me):
+            its = lease._claim.keys
+            another = its.lock != keys.lock and (keys.timestamp_key or its.timestamp_key)
+            if another and lease._lifetime.alive:
+                advice = f"it has its timestamp key {lock!r} in common with {its.name!r}: take one"
+                self._refuse_own(lease, wait, advice)
+        return None
 
     def _held_already(
         self, primitive: Primitive, leases: list[Lease], me: label.Holding, wait: float | None
@@ -492,20 +540,12 @@ class Lock(Entered):
             self._refuse_own(last, wait, self._advice.format(name=self.name))
         return None
 
-    def _refuse_cancellation(self, me: label.Holding) -> None:
-        """Raise `TypeError` if a thread is to be cancelled."""
-        if self._cancel_on_lost and not isinstance(me, asyncio.Task):
-            raise TypeError(
-                "cancel_on_lost=True needs an asyncio task to cancel. In a thread, pass "
-                "on_lost= or call lease.check() between steps."
-            )
-
 
 def _alike(one: Primitive, other: Primitive) -> bool:
     """Return whether a lease of the one kind can be held again as the other. The server refuses
     all other kinds."""
     both = {one.kind, other.kind}
-    return len(both) == 1 or both in ({permits.READ.kind, permits.WRITE.kind}, {"mutex", "multi"})
+    return len(both) == 1 or both == {permits.READ.kind, permits.WRITE.kind}
 
 
 def refuse_event_loop(lock: Lock | None = None) -> None:

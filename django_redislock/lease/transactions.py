@@ -40,6 +40,15 @@ def open_transactions() -> list[BaseDatabaseWrapper]:
     return found
 
 
+def may_go_on() -> bool:
+    """Return whether a transaction of this thread may go on that decides about the end of a
+    block."""
+    try:
+        return bool(open_transactions())
+    except TransactionManagementError:
+        return True
+
+
 def warn_if_open(label: str) -> None:
     """Warn if a transaction of this thread is open while a lock is released that was taken at
     `label`."""

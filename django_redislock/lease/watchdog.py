@@ -36,27 +36,26 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Coroutine, Hashable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from redis import ConnectionPool
 from redis.exceptions import RedisError, ResponseError
 
-from ..base import fork, tokens
+from ..base import process
 from ..base.background import Background
 from ..base.clock import now
 from ..base.exceptions import LeaseLost, LockError, LockUnavailable
 from ..base.label import Holding
-from ..base.servers import Servers
-from ..primitives import guard, record
-from ..primitives.contract import NO_TERMS, Claim, Port, Refusal, Terms, run
-from ..primitives.keys import presence
-from ..primitives.redlock import Redlock
-from ..transport import pools, tracking
+from ..primitives.contract import NO_TERMS, Claim, Port, Terms, run
+from ..transport import connections, subscription
 from ..transport.cluster import Node
 from ..transport.inbox import Inbox
 from ..transport.ports import SyncPort
 from ..transport.server import Server, every
-from .lifetime import A_SECOND, NEVER, LeaseState, Lifetime, Renewable
+from .holds import Held
+from .lifetime import A_SECOND, NEVER, LeaseState, Lifetime, renew
+from .register import register, show_life, written_down
 
 logger = logging.getLogger("django_redislock")
 
@@ -71,7 +70,7 @@ MOMENT = 0.1
 """Seconds after which a look ends. The next look sees what has become more urgent."""
 USUAL = 0.02
 """Seconds that a look usually takes, at most."""
-SHORT = 6 * pools.BACKGROUND_TIMEOUT
+SHORT = 6 * connections.BACKGROUND_TIMEOUT
 """The ttl, in seconds, below which a lease may end in a look that began before its renewal was
 due: two thirds of its ttl are left then, and a look may wait for four answers that don't come."""
 PATIENCE = 1 / 6
@@ -81,74 +80,6 @@ LAST_WORDS = 2.0
 """Seconds that the end of the process waits for outstanding releases."""
 MOST_OWED = 1000
 """Outstanding releases that are kept while no thread can be started to do them: the latest."""
-
-
-async def renew(port: Port, leases: Sequence[Lifetime], ttl: float | None = None) -> None:
-    """Extend leases of one primitive and index in one request, and note the result for each. With
-    `ttl`, their ttl is changed for later renewals, too.
-
-    Raises `LockUnavailable`; then all are unknown.
-    """
-    sent = port.now()
-    ttls = [lease.next_ttl(sent, ttl) for lease in leases]
-    try:
-        primitive = leases[0].claim.primitive
-        refusals = await primitive.extend(port, [lease.claim for lease in leases], ttls)
-    except LockUnavailable:
-        for lease in leases:
-            lease.unknown()
-        raise
-    if any(refusals):
-        refusals = await _put_back(port, leases, ttls, refusals)
-    heard = port.now()
-    for lease, its_ttl, refusal in zip(leases, ttls, refusals, strict=True):
-        if refusal is None:
-            # If the deadline came before the answer, that is final: others may have held the
-            # lock since.
-            if lease.sound(heard) or lease.expire() is None:
-                lease.claim.ttl = its_ttl if ttl is not None else lease.claim.ttl
-                lease.renewed(sent, its_ttl)
-        elif isinstance(refusal, LockUnavailable):
-            lease.unknown()
-        elif lease.closing:
-            lease.unknown()  # its release has overtaken this renewal
-        else:
-            lease.lose(refusal.error(lease.claim.keys.name))
-    errors = [refusal for refusal in refusals if isinstance(refusal, LockUnavailable)]
-    if len(errors) == len(leases):
-        raise errors[0]
-
-
-async def _put_back(
-    port: Port,
-    leases: Sequence[Lifetime],
-    ttls: Sequence[float],
-    refusals: Sequence[Refusal | LockUnavailable | None],
-) -> Sequence[Refusal | LockUnavailable | None]:
-    """Put back the guarded leases that the server has forgotten. Return what is known of all
-    leases then."""
-    forgotten = []
-    for number, (lease, refusal) in enumerate(zip(leases, refusals, strict=True)):
-        if isinstance(refusal, Refusal) and refusal.forgotten and lease.claim.guarded:
-            # First, since its release may begin now: either it leaves a tombstone, or we see it.
-            lease.claim.doubtful = True
-            if not lease.closing:
-                forgotten.append(number)
-    if not forgotten:
-        return refusals
-    found = list(refusals)
-    try:
-        answers: Sequence[Refusal | LockUnavailable | None] = await guard.put_back(
-            port,
-            [leases[each].claim for each in forgotten],
-            [ttls[each] for each in forgotten],
-            [leases[each].deadline for each in forgotten],
-        )
-    except LockUnavailable as error:
-        answers = [error] * len(forgotten)
-    for number, answer in zip(forgotten, answers, strict=True):
-        found[number] = answer
-    return found
 
 
 Release = Callable[[Port], Coroutine[Any, Any, None]]
@@ -170,11 +101,7 @@ class Watchdog:
         self.server = server
         # The port of a Redlock has pools for its servers.
         self._pool = None if server.each else server.background_pool()
-        self._leases: dict[str, Lifetime] = {}
-        """The leases that this process holds here, by token."""
-        self._tokens: dict[str, dict[str, int]] = {}
-        """By key: the tokens of the leases that this process holds on it, in order. Each has the
-        id of the thread or task that holds the lease: an id keeps no task alive."""
+        self.register = register(server)
         self._unwatched: dict[str, tuple[float, Claim]] = {}
         """By token: claims without a lease, and when each is written down."""
         self._news: dict[str, Lifetime] = {}
@@ -209,39 +136,36 @@ class Watchdog:
         """For that thread: an event for each look, set at its end."""
         self._settled = threading.Event()
 
-    def left_behind(self) -> None:
-        """In a forked child: the leases are the parent's, and the thread stayed there."""
-        for lease in self._leases.values():
-            lease.end()
-
     def watch(self, lease: Lifetime, me: Holding | None) -> None:
         """Renew a lease that `me` holds from now on, and notice when it is lost."""
-        claim = lease.claim
-        self._leases[claim.token] = lease
-        for keys in claim.watched_keys:
-            self._enter(keys.lock, claim.token, id(me))
-        self.reconsider(lease)
+        self.register.add(lease, me)
+        self._remember(lease)
+
+    def look_by(self, time: float) -> None:
+        """Let the thread look at this time, if it would look later."""
+        if self._background.start() and time < self._next:
+            self.wake(time)
 
     def reconsider(self, lease: Lifetime) -> None:
         """Look at the due time of a lease, which may be earlier than before."""
-        if lease.claim.token not in self._leases:
-            return
+        if lease.claim.token in self.register.lifetimes:
+            self._remember(lease)
+
+    def _remember(self, lease: Lifetime) -> None:
         self._news[lease.claim.token] = lease
-        if self._background.start() and lease.next < self._next:
-            self.wake(lease.next)
+        self.look_by(lease.next)
 
     def suspect(self, keys: Sequence[bytes] | None) -> None:
         """Renew the leases on these keys now, since somebody else has changed them. None: all."""
         if keys is None:
-            tokens = [*self._leases.copy()]
+            leases = [*self.register.lifetimes.copy().values()]
         else:
             names = [key.decode(errors="surrogateescape") for key in keys]
-            tokens = [token for name in names for token in tuple(self._tokens.get(name, ()))]
-        for token in tokens:
-            lease = self._leases.get(token)
-            if lease is not None and lease.tracked and lease.renew:
+            leases = self.register.lifetimes_on(names)
+        for lease in leases:
+            if lease.tracked and lease.renew:
                 # The holder may be extending it, and set its due time after this.
-                self._untracked[token] = lease
+                self._untracked[lease.claim.token] = lease
                 lease.due = now()
                 self.reconsider(lease)
 
@@ -251,54 +175,12 @@ class Watchdog:
 
     def forget(self, claim: Claim) -> None:
         """Stop watching: this process no longer holds the lease."""
-        lease = self._leases.pop(claim.token, None)
-        self._news.pop(claim.token, None)
-        self._untracked.pop(claim.token, None)
-        self._unwatched.pop(claim.token, None)
-        if lease is not None:
-            self._leave(lease.claim)
-
-    def move(self, lease: Lifetime, me: Holding) -> None:
-        """Note that `me`, another thread or task, uses a lease from now on."""
-        claim = lease.claim
-        if claim.token not in self._leases:
-            return
-        for keys in claim.watched_keys:
-            self._enter(keys.lock, claim.token, id(me))
-        if lease.closing:  # by another thread, which may not have seen these keys
-            self._leave(claim)
-
-    def _enter(self, key: str, token: str, me: int) -> None:
-        # Without a lock: a finalizer may interrupt this very thread.
-        while True:
-            tokens = self._tokens.setdefault(key, {})
-            tokens[token] = me
-            if self._tokens.get(key) is tokens:
-                return
-
-    def _leave(self, claim: Claim) -> None:
-        for keys in claim.watched_keys:
-            tokens = self._tokens.get(keys.lock)
-            if tokens is None:
-                continue
-            tokens.pop(claim.token, None)
-            if not tokens:
-                # Other threads may have put another one there at the same time.
-                for other, its in tuple(self._tokens.pop(keys.lock, {}).items()):
-                    self._enter(keys.lock, other, its)
-
-    def held(self, key: str, me: Holding | None = None) -> list[Any]:
-        """Return the leases that this process, or one thread or task of it, holds on a key. The
-        last one is the newest."""
-        tokens = self._tokens.get(key)
-        if not tokens:
-            return []
-        found = [
-            self._leases.get(token)
-            for token, holder in tuple(tokens.items())
-            if me is None or holder == id(me)
-        ]
-        return _leases(found, me)
+        token = claim.token
+        self.register.remove(claim)
+        self._news.pop(token, None)
+        if self._untracked or self._unwatched:
+            self._untracked.pop(token, None)
+            self._unwatched.pop(token, None)
 
     def write_down_later(self, claim: Claim) -> None:
         """Write down a claim in a second, if it is not forgotten before. It is not renewed."""
@@ -306,20 +188,15 @@ class Watchdog:
             return
         at = now() + A_SECOND
         self._unwatched[claim.token] = (at, claim)
-        if at < self._next:
-            self.wake(at)
+        self.look_by(at)
 
     def write_down(self) -> None:
         """Write down all young leases, and claims without a lease."""
         soon = now() + PRESENCE / 2
-        young = [one for one in self._leases.copy().values() if one.write_at < soon]
+        young = [one for one in self.register.lifetimes.copy().values() if one.write_at < soon]
         for lease in young:
             lease.write_at = now() + PRESENCE
         self._write_down([*(lease.claim for lease in young), *self._written_by(NEVER)])
-
-    def leases(self, me: Holding | None = None) -> list[Any]:
-        """Return all leases that this process, or one thread or task of it, holds here."""
-        return _leases(self._leases.copy().values(), me)
 
     def release_later(self, name: str, release: Release) -> None:
         """Release it in the background. A finalizer may call this."""
@@ -355,7 +232,7 @@ class Watchdog:
                 logger.exception("The watchdog failed; it goes on in a second.")
                 time.sleep(1.0)
                 self._ready.clear()
-                self._news.update(self._leases.copy())  # the state is unknown
+                self._news.update(self.register.lifetimes.copy())  # the state is unknown
                 due = now()
             if not self._to_release:
                 self._settled.set()
@@ -381,13 +258,14 @@ class Watchdog:
 
     def _admit(self) -> float:
         """Enter the new leases. Return when the next lease or claim is due."""
+        self.register.complete_all()
         while self._news:
             try:
                 _, lease = self._news.popitem()
             except KeyError:  # the lease was released just now
                 break
             self._schedule(lease)
-        if len(self._due) > 2 * len(self._leases) + BATCH:
+        if len(self._due) > 2 * len(self.register.lifetimes) + BATCH:
             # The rest are entries of leases that are no longer held.
             self._due = [entry for entry in self._due if self._valid(*entry)]
             heapq.heapify(self._due)
@@ -397,7 +275,7 @@ class Watchdog:
         return min(self._due[0][0], first) if self._due else first
 
     def _valid(self, at: float, _: int, lease: Lifetime) -> bool:
-        return lease.at == at and lease.claim.token in self._leases
+        return lease.at == at and lease.claim.token in self.register.lifetimes
 
     def _schedule(self, lease: Lifetime, time: float = NEVER) -> None:
         """Look at a lease when it is due. It is not looked at now if it lived at this `time`."""
@@ -415,14 +293,14 @@ class Watchdog:
             lease.early = 0.0
         heapq.heappush(self._due, (lease.at, next(_order), lease))
 
-    def _living(self, lifetime: Lifetime) -> Renewable | None:
+    def _living(self, lifetime: Lifetime) -> Held | None:
         """Return the lease if somebody has it and it is not over. Otherwise forget it."""
         lease = lifetime.lease()
         if lease is not None and lifetime.sound(now()) and lease._holds.orphan is None:
             return lease
         claim = lifetime.claim
         if lease is None:
-            if claim.token in self._leases:
+            if claim.token in self.register.lifetimes:
                 self.forget(claim)
                 logger.warning(
                     "The lease on %r, taken at %s, was dropped without being released. It is not "
@@ -497,11 +375,14 @@ class Watchdog:
             over, pause = self._looks.get(), USUAL
             while not over.wait(pause):
                 time, pause = now(), MOMENT  # others may come meanwhile
-                for lease in self._leases.copy().values():
-                    if lease.deadline <= time:
-                        _end(lease)
-                    else:
+                for lease in self.register.lifetimes.copy().values():
+                    if lease.deadline > time:
                         pause = min(pause, lease.deadline - time)
+                        continue
+                    try:
+                        lease.expire()
+                    except Exception:
+                        logger.exception("The loss of %r could not be told", lease.claim.keys.name)
 
     def _ask(self, began: float) -> float:
         """Send the requests of a look."""
@@ -525,11 +406,12 @@ class Watchdog:
                     self._behind.discard(together)
                 answered = now()
                 for lease in leases:
-                    if lease.claim.token in self._leases:
+                    if lease.claim.token in self.register.lifetimes:
                         self._schedule(lease, answered)
         if self._untracked:
             waiting, self._untracked = self._untracked, {}
-            self._track([lease for token, lease in waiting.items() if token in self._leases])
+            there = self.register.lifetimes
+            self._track([lease for token, lease in waiting.items() if token in there])
         unwatched = self._written_by(began)
         if not silent and self._write_down([*(lease.claim for lease in old), *unwatched]):
             self._track(old)
@@ -542,10 +424,10 @@ class Watchdog:
         if not silent or self.server.clustered:
             self._release_pending()
             early = EARLY * PRESENCE_EVERY if asked else 0.0  # so it needs no look of its own
-            if self._leases and began >= self._show_at - early:
+            if self.register.lifetimes and began >= self._show_at - early:
                 self._show_at = began + PRESENCE_EVERY
                 self._survey()
-            next_look = min(next_look, self._show_at if self._leases else NEVER)
+            next_look = min(next_look, self._show_at if self.register.lifetimes else NEVER)
         return min(next_look, now() + 1.0) if self._to_release else next_look
 
     def _written_by(self, time: float) -> list[Claim]:
@@ -557,18 +439,8 @@ class Watchdog:
 
     def _write_down(self, claims: Iterable[Claim]) -> bool:
         """Write down what has been held for a while, for people. Return whether that is done."""
-        done = True
-        for _, some in itertools.groupby(sorted(claims, key=_kind), key=_kind):
-            batch = list(some)
-            try:
-                port = self._port(PATIENCE * self._shortest)  # more time could cost a lease
-                run(batch[0].primitive.write_down(port, batch))
-            except LockError as error:
-                logger.debug("%d leases could not be written down: %s", len(batch), error)
-                done = False
-                if isinstance(error, LockUnavailable) and error.silent:
-                    break  # the others would take as long again
-        return done
+        # More time could cost a lease.
+        return written_down(partial(self._port, PATIENCE * self._shortest), claims)
 
     def _track(self, leases: Iterable[Lifetime]) -> None:
         """Let the server say at once if somebody else changes a lock of these leases.
@@ -576,7 +448,7 @@ class Watchdog:
         Only locks with one holder: those of several holders change with each of the others. And
         not on a cluster, nor on the servers of a Redlock.
         """
-        wanted = [lease for lease in leases if lease.renew and self._can_be_tracked(lease.claim)]
+        wanted = [its for its in leases if its.renew and its.claim.primitive.kind == "mutex"]
         pool = self._pool
         if not wanted or self.server.clustered or not isinstance(pool, ConnectionPool):
             return
@@ -586,7 +458,7 @@ class Watchdog:
             if box.may_follow:
                 self._untracked.update((lease.claim.token, lease) for lease in wanted)
             return
-        within = min(PATIENCE * self._shortest, pools.BACKGROUND_TIMEOUT)
+        within = min(PATIENCE * self._shortest, connections.BACKGROUND_TIMEOUT)
         for start in range(0, len(wanted), BATCH):
             some = wanted[start : start + BATCH]
             for lease in some:
@@ -594,7 +466,7 @@ class Watchdog:
                 lease.tracked = True  # before: a message may come at once
             keys = [its.lock for lease in some for its in lease.claim.renewed_keys]
             try:
-                there = tracking.track(pool, redirect, keys, within)
+                there = subscription.track(pool, redirect, keys, within)
             except (RedisError, OSError) as error:
                 logger.debug("Changes of locks can't be told at once: %s", error)
                 box.unfollow()
@@ -602,30 +474,23 @@ class Watchdog:
             if not there:
                 self.suspect([key.encode(errors="surrogateescape") for key in keys])
 
-    @staticmethod
-    def _can_be_tracked(claim: Claim) -> bool:
-        return claim.primitive.kind in ("mutex", "multi") and not claim.keys.timestamp_key
-
     def _survey(self) -> None:
         """Look through all leases, and show that their process lives."""
-        indexes: set[str] = set()
-        least = self._shortest = NEVER
-        for lease in self._leases.copy().values():
-            if self._living(lease) is None:
-                continue
-            indexes.add(lease.claim.keys.index)
-            least = min(least, lease.claim.ttl)
-            if lease.renew:
-                self._shortest = min(self._shortest, lease.claim.ttl)
+        every_lease = self.register.lifetimes.copy().values()
+        living = [lease for lease in every_lease if self._living(lease) is not None]
+        self._shortest = min((its.claim.ttl for its in living if its.renew), default=NEVER)
         if len(self._behind) > BATCH:
             self._behind.clear()  # most are of leases that are gone
-        if indexes:
-            self._show_life(indexes, PATIENCE * least)  # more time could cost a lease
+        # More time could cost a lease.
+        least = min((its.claim.ttl for its in living), default=NEVER)
+        within = min(PATIENCE * least, connections.BACKGROUND_TIMEOUT)
+        for index in {its.claim.keys.index for its in living}:
+            show_life(self._port(within), self.server, index, PRESENCE, within)
 
     def _together(self, lease: Lifetime) -> tuple[Hashable, ...]:
         """Return a key that is equal for leases that one request can renew."""
         claim = lease.claim
-        index = (claim.parts[0] if claim.parts else claim.keys).index
+        index = claim.names[0].index
         slot, alone = 0, ""
         if self.server.clustered:
             slots = {self.server.slot(keys.lock) for keys in claim.renewed_keys}
@@ -644,28 +509,12 @@ class Watchdog:
         if self._pool is None:
             return {None}
         claim = self._ready[together][0][2].claim
-        return {pools.node_of(self._pool, keys.lock) for keys in claim.renewed_keys}
+        return {connections.node_of(self._pool, keys.lock) for keys in claim.renewed_keys}
 
     def _failed(self, nodes: set[Node | None]) -> set[Node | None]:
         """Return the nodes that did not answer the last request."""
-        known = nodes & pools.failed(self._pool) if self.server.clustered else nodes
+        known = nodes & connections.failed(self._pool) if self.server.clustered else nodes
         return known | nodes & {None}
-
-    def _show_life(self, indexes: set[str], within: float) -> None:
-        """Show that this process lives."""
-        within = min(within, pools.BACKGROUND_TIMEOUT)
-        for index in indexes:
-            key = presence(index, tokens.process)
-            try:
-                run(self._keep(self._port(within), key, within))
-            except LockError as error:
-                logger.debug("This process could not show a sign of life: %s", error)
-
-    async def _keep(self, port: Port, key: str, within: float) -> None:
-        if isinstance(self.server.using, Servers):
-            await Redlock(self.server.using).show_life(port, key, PRESENCE, within)
-        else:
-            await record.keep(port, key, PRESENCE)
 
     def _renew(self, leases: list[Lifetime], *, ask: bool) -> bool:
         """Renew the leases. Return False if the server did not answer, or was not asked."""
@@ -714,22 +563,10 @@ class Watchdog:
             self._to_release.remove(owed)
 
     def _port(self, within: float, terms: Terms = NO_TERMS) -> SyncPort:
-        within = min(within, pools.BACKGROUND_TIMEOUT)
+        within = min(within, connections.BACKGROUND_TIMEOUT)
         if self.server.clustered:
             within = min(within, PATIENCE * self._shortest)
         return SyncPort(self.server, pool=self._pool, terms=terms._replace(within=within))
-
-
-def _end(lease: Lifetime) -> None:
-    try:
-        lease.expire()
-    except Exception:
-        logger.exception("The loss of %r could not be told", lease.claim.keys.name)
-
-
-def _kind(claim: Claim) -> tuple[str, str]:
-    """Return what the claims of one request to write them down have in common."""
-    return claim.primitive.kind, (claim.parts[0] if claim.parts else claim.keys).index
 
 
 def watchdog(server: Server) -> Watchdog:
@@ -744,30 +581,9 @@ def write_down(server: Server) -> None:
             one.write_down()
 
 
-def _leases(found: Iterable[Lifetime | None], me: Holding | None) -> list[Any]:
-    """Return the leases whose objects still exist, and that `me` holds, if that is given."""
-    leases = [lifetime.lease() for lifetime in found if lifetime is not None]
-    return [
-        lease
-        for lease in leases
-        if lease is not None and (me is None or lease._holds.holder is me)
-    ]
-
-
-def held(server: Server, key: str, me: Holding | None = None) -> list[Any]:
-    """Return the leases that this process, or one thread or task of it, holds on a key. The last
-    one is the newest."""
-    return watchdog(server).held(key, me)
-
-
-def held_by(me: Holding) -> list[Any]:
-    """Return what a thread or task of this process holds, at all servers."""
-    return [lease for one in every(Watchdog) for lease in one.leases(me)]
-
-
 def _at_exit() -> None:
     """Do the outstanding releases before the threads of the process end."""
-    fork.look()
+    process.notice_fork()
     give_up = now() + LAST_WORDS
     for one in every(Watchdog):
         one.settle(max(0.0, give_up - now()))

@@ -1,4 +1,4 @@
-"""`once` and `deduplicate`: work that was done is not done again, by any process.
+"""`once`, `deduplicate` and `initialise`: what was done is not done again, by any process.
 
 1.  A caller that finds the record `done` has nothing to do, and takes no lock.
 2.  Other callers take the lock and read the record again, since the previous holder may just have
@@ -11,37 +11,71 @@
 People use `SET name NX` as a flag for this. That has two gaps, which are closed here: a crash
 leaves the flag for work that was never done, and a second caller goes on while the first is still
 working.
+
+`once`, `single_flight` and `idempotent_view` record their work beside its lock in the same way, in
+two round trips:
+
+1.  `acquire_unless_recorded` looks at the record and takes the lock, in one step. If the record
+    answers the caller, no lock is taken.
+2.  The lease is released when the work is certain, and the record is written in the same step.
+
+`Completion` does that for work that may depend on database transactions (where the lock is held
+until they end):
+
+1.  Each open transaction is watched from before the work and again after it. From before, since
+    Django drops the later `on_commit` functions when one raises.
+2.  The record is handed to the lease when the last transaction was committed, or at once if there
+    is none.
+3.  If Redis is unreachable when the lease is released, the watchdog writes the record and releases
+    the lease as soon as it can.
+4.  Work that was rolled back is never recorded, nor is work under a lease that was lost.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from typing import Any, Literal, TypedDict, Unpack
+import inspect
+import json
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
+from typing import Any, Literal, TypedDict, TypeVar, Unpack, overload
+
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from ..base import label
-from ..base.exceptions import LockNotAcquired
+from ..base.exceptions import (
+    LeaseLost,
+    LockError,
+    LockNotAcquired,
+    LockReentered,
+    LockUnavailable,
+)
+from ..lease.claims import beside_orm
 from ..lease.holds import Running
 from ..lease.lease import Lease
-from ..lease.lock import Lock, call, refuse_event_loop
-from ..lease.sides import beside_orm
+from ..lease.lock import UNSET, Lock, call, refuse_event_loop
+from ..lease.plan import Plan
+from ..lease.transactions import at_end, open_transactions
 from ..lease.watchdog import watchdog
 from ..primitives import record
-from ..primitives.contract import run
-from ..primitives.keys import validate_name
+from ..primitives.contract import Answered, Port, Primitive, run
+from ..primitives.keys import Keys, validate_name
+from ..primitives.record import Recorded, Result
 from ..settings.validators import (
     OF_A_RESULT,
     WAIT,
+    one_of,
     refuse_unknown,
     validate_kept,
     validate_wait,
 )
 from ..transport.ports import AsyncPort, SyncPort
 from ..transport.server import server_of
-from .completion import Completion, Done, acquire_unless_recorded, awaiting_commit
-from .function_decorator import FunctionDecorator
+from .decorate import FunctionDecorator, LockFor
 from .redis_lock import redis_lock
-from .wrappers import LockFor
+
+T = TypeVar("T")
 
 BEGUN, DONE = b"begun", b"done"
 IS_DONE = "^done$"
@@ -50,6 +84,157 @@ INSIDE = "leave the inner block out, or give it another name"
 
 ROLLBACK_RELEASE = 1.0
 """Seconds within which the watchdog releases the lease of a transaction that was rolled back."""
+
+awaiting_commit: weakref.WeakSet[Lease] = weakref.WeakSet()
+"""Leases whose work is done, but for a commit."""
+
+
+class Done(Exception):
+    """The record answers the caller, so there is no work to do.
+
+    An exception, since a signal's exception may come while a return value is tested: it would
+    come between a lease and its block.
+    """
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+class RecordedLock(Lock):
+    """A lock whose mutex has a record beside it."""
+
+    _pattern: str
+    _recorded: Recorded
+
+    def _primitive(self, plan: Plan) -> Primitive:
+        self._recorded = Recorded(self._pattern, old_clients=bool(plan.policy.timestamp_key))
+        return self._recorded
+
+
+async def acquire_unless_recorded(
+    port_type: type[SyncPort | AsyncPort],
+    lock: Lock,
+    answers: Callable[[bytes | None, Lease | None], bool],
+    *,
+    pattern: str,
+    wait: float | None = UNSET,
+) -> Lease:
+    """Return the lease under which to do the work.
+
+    `answers` decides whether a record (None: there is none) makes the work needless. It is called
+    first without a lease, for the record when the caller came, and then with the lease that was
+    taken. A record that matches `pattern`, of Lua, makes the work needless in any case.
+
+    Raises `Done`, `LockNotAcquired`, `LockUnavailable`, `LockReentered`.
+    """
+    its = lock._copy(RecordedLock, "")
+    its._pattern = pattern
+    try:
+        lease = await its._attempt(port_type, wait)
+    except Answered as answered:
+        raise Done(answered.value) from None
+    except LockReentered:
+        # This thread or task is doing the work, unless it was done before.
+        port = port_type(server_of(lock._policy().using))
+        value = await record.read(port, lock._keys())
+        if answers(value, None):
+            raise Done(value) from None
+        raise
+    if isinstance(lease, LockNotAcquired):
+        raise lease
+    try:
+        port = port_type(lease._server)
+        first, found = its._recorded.first, its._recorded.found
+        if lease._claim.primitive is not its._recorded:
+            first = found = await _of_own_lease(port, lease)
+        needless = answers(first, None)
+        if not answers(found, lease) and not needless:
+            return lease
+        await _give_back(port, lease)
+    except BaseException:
+        lease._abandon()
+        raise
+    raise Done(found)
+
+
+async def _of_own_lease(port: Port, lease: Lease) -> bytes | None:
+    """Return the record of a lease that this thread or task had already, and holds once more: the
+    one that its release is going to write, or the one that is there."""
+    recorded = lease._claim.primitive
+    if isinstance(recorded, Recorded) and recorded.result is not None:
+        return recorded.result.value
+    return await record.read(port, lease._claim.keys)
+
+
+async def _give_back(port: Port, lease: Lease) -> None:
+    """Release a lease under which nothing was done, so that its loss does not matter."""
+    with suppress(LeaseLost, LockUnavailable):  # then it is released later
+        await lease._end_hold(port, lease._holds.unentered)
+
+
+class Completion:
+    """Work under `lease`, to be recorded for `ttl` seconds (None: without end)."""
+
+    def __init__(self, lease: Lease, ttl: float | None) -> None:
+        self.lease = lease
+        self._ttl = ttl
+        self._value: bytes | None = None
+        self._transactions: list[BaseDatabaseWrapper] = []
+        self._steps = 0
+        """Transactions that were committed, and one for the work when it is done."""
+
+    async def begin(self, port: Port, value: bytes) -> None:
+        """Write a first record, before the work. Raises `LeaseLost`, `LockUnavailable`."""
+        refusal = await record.write(port, self.lease._claim, value, self._ttl, held=True)
+        if refusal is not None:
+            raise refusal.error(self.lease.name)
+
+    def watch_transactions(self) -> None:
+        """Wait for the commit of each open transaction. Raises `TransactionManagementError`."""
+        for connection in open_transactions():
+            if connection not in self._transactions:
+                self._transactions.append(connection)
+                at_end(connection, committed=self._step, dropped=self._rolled_back)
+
+    async def complete(self, port: Port, value: bytes) -> None:
+        """Record the work, which has succeeded. Raises `LeaseLost` if it is known in time."""
+        if self.lease._policy.release == "commit":
+            await beside_orm(port, partial(self.when_committed, value))
+        else:
+            self.lease.check()
+            self._record(value)
+
+    def when_committed(self, value: bytes) -> None:
+        """`complete`, called in the thread that has the transactions."""
+        self.lease.check()  # while everything can still be rolled back
+        self._value = value
+        self.watch_transactions()
+        awaiting_commit.add(self.lease)
+        self._step()
+
+    def _step(self) -> None:
+        """A transaction was committed, or the work is done."""
+        self._steps += 1
+        if self._value is not None and self._steps > len(self._transactions):
+            awaiting_commit.discard(self.lease)
+            self._record(self._value)
+
+    def _rolled_back(self) -> None:
+        """One step will never come, so nothing is recorded. The work may be tried again at once,
+        perhaps under this same lease."""
+        awaiting_commit.discard(self.lease)
+
+    def _record(self, value: bytes) -> None:
+        # Work that was committed is done even if the lease has ended since.
+        write_at_release(self.lease, value, self._ttl, held=not self._transactions)
+        self.lease._claim.owed = True
+
+
+def write_at_release(lease: Lease, value: bytes, ttl: float | None, *, held: bool) -> None:
+    """Let the release of `lease` write its record, as `record.write` says."""
+    recorded = lease._claim.primitive
+    assert isinstance(recorded, Recorded)
+    recorded.result = Result(value, ttl, held)
 
 
 class OnceOptions(TypedDict, total=False):
@@ -99,9 +284,9 @@ class once(FunctionDecorator[Literal["skip"]]):
     The lock is named `once:<name>`. The settings of locks apply to that name, except `WAIT` and
     `ON_CONFLICT`; `TTL` is how long it takes until a crash is noticed.
 
-    Raises `LockNotAcquired`; `LockUnavailable` if Redis can't be asked, and then nothing was done;
-    `LockReentered` inside its own block; `LeaseLost` at the end of a block whose lease was lost,
-    and then the work is not recorded as done.
+    Raises `LockNotAcquired`; `LockUnavailable` if Redis can't be reached, and then nothing was
+    done; `LockReentered` inside its own block; `LeaseLost` at the end of a block whose lease was
+    lost, and then the work is not recorded as done.
     """
 
     _prefix = "once:"
@@ -120,8 +305,8 @@ class once(FunctionDecorator[Literal["skip"]]):
         refuse_unknown(given, type(self).__name__, OF_A_RESULT | WAIT)
         self._template = name
         self._ttl = validate_kept(ttl)
-        self._skips = _one_of(on_conflict, "on_conflict", "skip", "raise") == "skip"
-        self._retries = _one_of(on_failure, "on_failure", "retry", "lose") == "retry"
+        self._skips = one_of("skip", "raise")(on_conflict, "on_conflict") == "skip"
+        self._retries = one_of("retry", "lose")(on_failure, "on_failure") == "retry"
         self._lock = redis_lock(wait=wait, **of_lock)._of_kind("mutex")._advising(INSIDE)
         self._entered: Running[Any, label.Holding] = Running()
         """The blocks that were entered and not left, in order, and by whom."""
@@ -199,9 +384,6 @@ class once(FunctionDecorator[Literal["skip"]]):
             )
         return adecorated if kind == "coroutine" else decorated
 
-    def _lock_for(self, name: str, where: str) -> Lock:
-        return self._lock._renamed(name, where)
-
     def _named(self) -> Lock:
         """Return the lock of a `with` block."""
         if self._template is None or callable(self._template):
@@ -225,7 +407,9 @@ class once(FunctionDecorator[Literal["skip"]]):
     async def _begin(self, lock: Lock, port_type: type[SyncPort | AsyncPort]) -> Completion | None:
         """Return the work for the first caller, or None if there is nothing to do."""
         try:
-            lease = await self._acquire(lock, port_type)
+            lease = await acquire_unless_recorded(
+                port_type, lock, _answers, pattern=IS_DONE, wait=self._wait(lock)
+            )
         except Done:
             return None
         except LockNotAcquired:
@@ -244,14 +428,14 @@ class once(FunctionDecorator[Literal["skip"]]):
             lease._abandon()
             raise
 
-    async def _acquire(self, lock: Lock, port_type: type[SyncPort | AsyncPort]) -> Lease:
+    def _wait(self, lock: Lock) -> float | None:
         policy = lock._policy()
         wait = policy.wait
         if wait is not None and watchdog(server_of(policy.using)).owes(lock.name):
             # A transaction of this process was just rolled back: nobody does the work any more,
             # and the lock is about to be released.
             wait = max(wait, ROLLBACK_RELEASE)
-        return await acquire_unless_recorded(port_type, lock, _answers, pattern=IS_DONE, wait=wait)
+        return wait
 
     async def _forget(self, port_type: type[SyncPort | AsyncPort]) -> None:
         lock = self._named()
@@ -294,7 +478,85 @@ class deduplicate(once):
         super().__init__(message_id, ttl, **options)
 
 
-def _one_of(value: Any, name: str, *allowed: str) -> Any:
-    if value not in allowed:
-        raise ValueError(f"{name} must be {' or '.join(map(repr, allowed))}, not {value!r}")
-    return value
+class InitialiseOptions(TypedDict, total=False):
+    """The options of `initialise`."""
+
+    ttl: float | None
+    """For how many seconds the value stands; None (the default): without end."""
+    using: str
+    """An alias of CACHES that leads to a Redis."""
+    scope: None
+    """None: the name has no scope, whatever the setting `SCOPE` says."""
+
+
+@overload
+def initialise(name: str, value: Callable[[], T], **options: Unpack[InitialiseOptions]) -> T: ...
+@overload
+def initialise(name: str, value: T, **options: Unpack[InitialiseOptions]) -> T: ...
+def initialise(name: str, value: Any, **options: Unpack[InitialiseOptions]) -> Any:
+    """Give `name` its first value unless it has one. Return the value that stands.
+
+    `value` is anything that JSON can write. Every caller gets it as JSON reads it: a tuple comes
+    back as a list, even to the caller that gave it. Type checkers don't know that: to them the
+    result has the type of `value`. `value` may be a function, which is called
+    only if no value stands yet. If several callers call theirs at the same moment, one result
+    stands and the others are dropped. (Use `single_flight` if that is too expensive.)
+
+    The value stands for `ttl` seconds, or without end, and nothing changes it meanwhile. No lock
+    is taken. Raises `LockUnavailable`; `LockError` if something else was written in its place;
+    `TypeError` if JSON can't write the value.
+    """
+    return run(_initialise(SyncPort, name, value, {**options}))
+
+
+@overload
+async def ainitialise(
+    name: str, value: Callable[[], Awaitable[T]], **options: Unpack[InitialiseOptions]
+) -> T: ...
+@overload
+async def ainitialise(
+    name: str, value: Callable[[], T], **options: Unpack[InitialiseOptions]
+) -> T: ...
+@overload
+async def ainitialise(name: str, value: T, **options: Unpack[InitialiseOptions]) -> T: ...
+async def ainitialise(name: str, value: Any, **options: Unpack[InitialiseOptions]) -> Any:
+    """`initialise` for coroutines; a function may be a coroutine function, too."""
+    return await _initialise(AsyncPort, name, value, {**options})
+
+
+async def _initialise(
+    port_type: type[SyncPort | AsyncPort], name: str, value: Any, given: dict[str, Any]
+) -> Any:
+    ttl = validate_kept(given.pop("ttl", None))
+    of_lock = {option: given.pop(option) for option in ("using", "scope") if option in given}
+    refuse_unknown(given, "initialise", OF_A_RESULT)
+    lock = Lock(f"initialise:{validate_name(name)}", **of_lock)
+    keys = lock._keys()
+    port = port_type(server_of(lock._policy().using))
+    if callable(value):
+        stands = await record.read(port, keys)
+        if stands is not None:
+            return _read(stands, keys)
+        value = value()
+        if inspect.isawaitable(value):
+            if port_type is SyncPort:
+                if inspect.iscoroutine(value):
+                    value.close()
+                raise TypeError(f"value of {name!r} is a coroutine function: await ainitialise()")
+            value = await value
+    try:
+        text = json.dumps(value)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"value of {name!r} must be what JSON can write: {error}") from error
+    return _read(await record.first(port, keys, text.encode(), ttl), keys)
+
+
+def _read(stands: bytes, keys: Keys) -> Any:
+    try:
+        return json.loads(stands)
+    except (ValueError, RecursionError):
+        raise LockError(
+            f"The value at {keys.record!r} can't be read: another program wrote it, or it is "
+            f"damaged. Delete the key; the next caller then gives a new value.",
+            keys.name,
+        ) from None

@@ -24,7 +24,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple, Protocol
 
-from ..base import fork, label
+from ..base import label, process
 from ..base.callables import Parameters
 from ..base.clock import now
 from ..base.exceptions import ComputationFailed, LeaseLost
@@ -34,10 +34,9 @@ from ..primitives.contract import run
 from ..primitives.waiting import Deadline
 from ..settings.validators import OF_A_RESULT, WAIT, refuse_unknown, validate_kept
 from ..transport.ports import AsyncPort, SyncPort
-from .completion import Done, acquire_unless_recorded, write_at_release
-from .function_decorator import FunctionDecorator
+from .decorate import FunctionDecorator, LockFor
+from .once import Done, acquire_unless_recorded, write_at_release
 from .redis_lock import redis_lock
-from .wrappers import LockFor
 
 logger = logging.getLogger("django_redislock")
 
@@ -112,9 +111,6 @@ class single_flight(FunctionDecorator[Literal["raise"]]):
     def __repr__(self) -> str:
         return f"<single_flight {self._template!r}>"
 
-    def _lock_for(self, name: str, where: str) -> Lock:
-        return self._lock._renamed(name, where)
-
     def _wrap(
         self, kind: str, function: Callable[..., Any], lock_for: LockFor
     ) -> Callable[..., Any]:
@@ -152,10 +148,6 @@ class single_flight(FunctionDecorator[Literal["raise"]]):
                 return self._value(caller.result, caller)
 
         return adecorated if kind == "coroutine" else decorated
-
-    def _keeps(self, result: _Result | None) -> bool:
-        """Whether a result is an answer for later callers."""
-        return self._ttl is not None and result is not None and not result.failed
 
     def _result(self, lease: Lease, value: Any) -> _Result:
         try:
@@ -235,7 +227,7 @@ class _Call(NamedTuple):
 
 
 _calls: dict[tuple[single_flight, str], _Call] = {}
-fork.in_child(_calls.clear)
+process.in_child(_calls.clear)
 
 
 class _Caller:
@@ -245,7 +237,6 @@ class _Caller:
         self.lock = lock
         self.ttl = decorator._ttl
         self.result: _Result | None = None
-        self._keeps = decorator._keeps
         self._deadline = Deadline(now(), lock._policy().wait)
         self._key = decorator, lock._keys().lock
         self._own = _Call(label.holder(), Future())
@@ -307,13 +298,13 @@ class _Caller:
         found = _Result.parse(value)
         if lease is None:
             self._since = 0 if found is None else found.fencing_token + 1
-        elif found is not None and found.fencing_token >= self._since:
+        if found is None:
+            return False
+        new = lease is not None and found.fencing_token >= self._since
+        kept = self.ttl is not None and not found.failed
+        if new or kept:
             self.result = found
-            return True
-        if self._keeps(found):
-            self.result = found
-            return True
-        return False
+        return new or kept
 
     @contextmanager
     def unless_known(self) -> Iterator[None]:

@@ -2,23 +2,60 @@
 
 from __future__ import annotations
 
+import argparse
 import getpass
 import os
 import shlex
 import socket
+import sys
 from argparse import ArgumentTypeError
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Protocol, TypeVar
 
-from django.core.management.base import CommandError, CommandParser
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from ..base import label
+from ..base.exceptions import LockError, LockUnavailable
 from ..base.servers import aliases_of
+from ..commands import BUSY, LOST, UNAVAILABLE
 from ..inspection import Inspector, Listing, LockInfo, RedlockInspector, inspector_of, inspectors
+from ..inspection.words import clean
 from ..primitives.keys import validate_name
 from ..settings import conf
 from ..settings.validators import MAX_TTL
-from .failing import USAGE
+
+# How subcommands fail: one line on stderr, and an exit code from docs/operations.md.
+
+
+WRONG = 1
+USAGE = 2
+"""argparse's exit code."""
+FREE = 3
+"""The exit code of service managers for a service that is not running."""
+MISCONFIGURED = 78
+"""EX_CONFIG of sysexits.h."""
+_NOBODY_READS = 128 + 13
+"""A shell's exit code for a program that SIGPIPE has ended."""
+
+
+@contextmanager
+def errors_as_exit_codes(command: BaseCommand) -> Iterator[None]:
+    """Turn known errors into one line and an exit code, without a traceback."""
+    try:
+        yield
+        command.stdout.flush()
+    except LockUnavailable as error:
+        raise CommandError(clean(str(error)), returncode=UNAVAILABLE) from error
+    except LockError as error:
+        raise CommandError(clean(str(error)), returncode=WRONG) from error
+    except ImproperlyConfigured as error:
+        raise CommandError(clean(str(error)), returncode=MISCONFIGURED) from error
+    except BrokenPipeError:
+        # As with `| head`. The interpreter would flush once more at its end, and complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), command.stdout.fileno())
+        sys.exit(_NOBODY_READS)
 
 
 def add_using(parser: CommandParser) -> None:
@@ -201,3 +238,55 @@ def _seconds(text: str, lowest: float, highest: float, advice: str) -> float:
     if not lowest <= seconds <= highest:
         raise ArgumentTypeError(f"{advice}, not {text!r}")
     return seconds
+
+
+# What `--help` of each subcommand says after its options: examples and exit codes.
+
+
+_CODES = {
+    0: "done",
+    WRONG: "something is wrong; stderr says what",
+    USAGE: "wrong usage",
+    FREE: "nobody holds the lock",
+    UNAVAILABLE: "Redis could not be reached, or did not answer",
+    BUSY: "somebody else holds the lock",
+    LOST: "the lease was lost; another run may have overlapped",
+    MISCONFIGURED: "wrong settings",
+}
+_ALWAYS = (0, USAGE, MISCONFIGURED)
+
+
+class Help(NamedTuple):
+    examples: tuple[str, ...]
+    codes: tuple[int, ...] = ()
+    """The exit codes besides those that all subcommands have."""
+
+    def epilog(self) -> str:
+        lines = ["examples:", *(f"  manage.py redislock {one}" for one in self.examples)]
+        codes = sorted({*_ALWAYS, *self.codes})
+        return "\n".join([*lines, "", "exit codes:", *(f"  {c:<3} {_CODES[c]}" for c in codes)])
+
+
+HELP = {
+    "list": Help(("list --state stale", "list --host web3: -o wide"), (WRONG, UNAVAILABLE)),
+    "show": Help(("show invoice:42",), (WRONG, FREE, UNAVAILABLE)),
+    "clear": Help(
+        ("clear invoice:42", "clear --stale --host web3:"), (WRONG, FREE, UNAVAILABLE, BUSY)
+    ),
+    "watch": Help(("watch", "watch --pattern 'report:*' --interval 1"), (UNAVAILABLE,)),
+    "fence": Help(("fence invoice:42 --model=shop.Invoice",), (WRONG, UNAVAILABLE, BUSY)),
+    "config": Help(("config invoice:42",)),
+    "doctor": Help(("doctor", "doctor --fail-level WARNING --json"), (WRONG, UNAVAILABLE)),
+    "run": Help(("run backup --wait 0 -- ./backup.sh",), (UNAVAILABLE, BUSY, LOST)),
+    "jobs": Help(("jobs", "jobs --overdue --failing"), (WRONG, UNAVAILABLE)),
+    "pause": Help(
+        ("pause shop.periodic.report --reason 'the printer is broken'",), (UNAVAILABLE,)
+    ),
+    "resume": Help(("resume shop.periodic.report",), (UNAVAILABLE,)),
+    "metrics": Help(("metrics", "metrics --serve 127.0.0.1:9108"), (WRONG, UNAVAILABLE)),
+    "completion": Help(("completion bash > ~/.redislock.bash",)),
+}
+
+
+class Formatter(argparse.RawDescriptionHelpFormatter):
+    """Leaves the lines of the examples as they are."""

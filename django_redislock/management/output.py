@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Generic, TypeVar
 from unicodedata import combining, east_asian_width
 
 from django.core.management.base import BaseCommand, OutputWrapper
@@ -23,6 +23,8 @@ from django.core.management.color import no_style
 from ..base.label import of_function
 from ..inspection import HolderInfo, LockInfo
 from ..primitives.ledger import RunInfo
+
+T = TypeVar("T")
 
 
 class Printer:
@@ -44,12 +46,17 @@ class Printer:
         """A line with a title, whose text begins at a column."""
         return f"{self.style.MIGRATE_LABEL(f'{title}:')}{' ' * (column - len(title) - 1)}{text}"
 
+    def paint(self, text: str, style: str) -> str:
+        """Paint a text in one of Django's styles; "": in none."""
+        painted: str = getattr(self.style, style)(text) if style else text
+        return painted
+
     def table(
-        self, columns: Sequence[Column], rows: Sequence[Sequence[Cell]], *, wide: bool = False
+        self, columns: Sequence[Column[T]], rows: Iterable[T], *, wide: bool = False
     ) -> Iterator[str]:
         """The lines of a table that fits the terminal, unless it may be wide."""
         fit = shutil.get_terminal_size().columns if self.terminal and not wide else None
-        return table(columns, rows, heading=self.style.MIGRATE_HEADING, fit=fit)
+        return table(columns, rows, paint=self.paint, fit=fit)
 
     def line(self, text: str = "") -> None:
         self._out.write(self._encodable(text))
@@ -105,13 +112,21 @@ _GAP = "  "
 _NARROWEST = 12
 """The least width to which a column shrinks: narrower texts can't be told from each other."""
 
-Paint = Callable[[str], str]
-"""One of Django's styles."""
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    text: str
+    style: str = ""
+    """The name of one of Django's styles."""
+    whole: int = 0
+    """The width of its beginning that is never cut."""
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class Column(Generic[T]):
     title: str
+    cell: Callable[[T], Cell | str]
+    """What a row shows of its thing."""
     right: bool = False
     """Align to the right, as numbers."""
     shrinks: bool = False
@@ -119,23 +134,18 @@ class Column:
     """Where the table does not fit, columns are left out, those with the largest number first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
-    text: str
-    paint: Paint = str
-    whole: int = 0
-    """The width of its beginning that is never cut."""
-
-
 def table(
-    columns: Sequence[Column],
-    rows: Sequence[Sequence[Cell]],
+    columns: Sequence[Column[T]],
+    rows: Iterable[T],
     *,
-    heading: Paint = str,
+    paint: Callable[[str, str], str] = lambda text, _style: text,
     fit: int | None = None,
 ) -> Iterator[str]:
     """The lines of a table, its titles first. `fit`: the width of the terminal."""
-    lines = [[Cell(column.title, heading) for column in columns], *rows]
+    lines = [[Cell(column.title, "MIGRATE_HEADING") for column in columns]]
+    for thing in rows:
+        cells = [column.cell(thing) for column in columns]
+        lines.append([one if isinstance(one, Cell) else Cell(one) for one in cells])
     widths = [max(width(line[i].text) for line in lines) for i in range(len(columns))]
     shown: Sequence[int] = range(len(columns))
     if fit is not None:
@@ -143,18 +153,17 @@ def table(
         least = [max(_NARROWEST, *(line[i].whole + 1 for line in lines)) for i in shown]
         shown = _fitting(columns, widths, least, fit)
     for line in lines:
-        yield _GAP.join(_aligned(line[i], columns[i], widths[i]) for i in shown).rstrip()
-
-
-def _aligned(cell: Cell, column: Column, columns: int) -> str:
-    text = shorten(cell.text, columns, whole=cell.whole)
-    space = " " * (columns - width(text))
-    # The space stays unpainted: a style that underlines would show there.
-    return space + cell.paint(text) if column.right else cell.paint(text) + space
+        texts = []
+        for i in shown:
+            text = shorten(line[i].text, widths[i], whole=line[i].whole)
+            # The space stays unpainted: a style that underlines would show there.
+            space, painted = " " * (widths[i] - width(text)), paint(text, line[i].style)
+            texts.append(space + painted if columns[i].right else painted + space)
+        yield _GAP.join(texts).rstrip()
 
 
 def _fitting(
-    columns: Sequence[Column], widths: list[int], least: Sequence[int], fit: int
+    columns: Sequence[Column[Any]], widths: list[int], least: Sequence[int], fit: int
 ) -> Sequence[int]:
     """Narrow the widest columns until the table fits, or else leave columns out. Return those that
     stay."""

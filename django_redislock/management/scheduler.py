@@ -11,15 +11,12 @@ from django.core.management.base import BaseCommand
 from ..commands import LOST, UNAVAILABLE
 from ..inspection.terminal_line import TerminalLine
 from ..inspection.words import clean, count, rounded
-from ..periodic.execution import STOPPED
+from ..periodic.execution import STOPPED, Workers
 from ..periodic.job import Job
-from ..periodic.plan import LOOK_EVERY
-from ..periodic.runner import runners
-from ..periodic.workers import Workers
+from ..periodic.runner import LOOK_EVERY, runners
 from ..primitives.ledger import RunOutcome
-from .arguments import NO_JOBS
+from .arguments import NO_JOBS, WRONG
 from .events import ENDING, NUDGE, Events, Interrupted, require_main_thread
-from .failing import WRONG
 
 CANCELLED_END_WITHIN = 5.0
 """Seconds that cancelled coroutines have to end."""

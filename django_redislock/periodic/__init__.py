@@ -10,8 +10,8 @@ import sys
 from types import ModuleType
 
 from ..primitives.ledger import Pause, RunInfo, RunOutcome, RunRequest
-from .events import job_finished, job_started
-from .registry import periodic
+from .execution import job_finished, job_started
+from .job import periodic
 from .report import JobInfo, JobState, Ledger
 
 __all__ = [

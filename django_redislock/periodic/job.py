@@ -2,18 +2,156 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import tzinfo
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, tzinfo
+from functools import partial
 from hashlib import sha256
-from typing import Any, Literal, TypedDict
+from itertools import islice, pairwise
+from types import ModuleType
+from typing import Any, Literal, Protocol, TypedDict, TypeVar, Unpack
 
-from ..base.callables import kind_of
-from ..primitives.keys import Keys
+from django.core.exceptions import ImproperlyConfigured
+from django.utils.module_loading import autodiscover_modules
+from django.utils.timezone import get_default_timezone
+
+from ..base import label
+from ..base.callables import Parameters, kind_of, written
+from ..primitives.keys import Keys, validate_name
 from ..primitives.ledger import REQUEST_GOOD_FOR, RunRequest, Wanted
 from ..settings import conf
-from ..settings.policy import Policy
-from .schedule import SECOND, Schedule
+from ..settings.policy import JOB_VALIDATORS, Policy
+from ..settings.validators import OF_A_JOB, refuse_unknown
+
+# Schedules of jobs. A tick is a time in microseconds since the epoch.
+#
+# All schedulers of a fleet compute the same ticks, whenever they were started.
+
+
+SECOND = 1_000_000
+_FIRST_SPAN = 60 * SECOND
+
+
+class Schedule(Protocol):
+    def next(self, after: int) -> int | None:
+        """Return the first tick later than `after`, or None."""
+
+    def last(self, after: int, upto: int) -> int | None:
+        """Return the last tick later than `after` and not later than `upto`, or None."""
+
+    @property
+    def words(self) -> str:
+        """The schedule in English."""
+
+
+@dataclass(frozen=True, slots=True)
+class Every:
+    """A schedule of every so many seconds, counted from 1970-01-01 00:00 UTC."""
+
+    seconds: float
+
+    @property
+    def _period(self) -> int:
+        return round(self.seconds * SECOND)
+
+    def next(self, after: int) -> int | None:
+        return (after // self._period + 1) * self._period
+
+    def last(self, after: int, upto: int) -> int | None:
+        tick = upto // self._period * self._period
+        return tick if tick > after else None
+
+    @property
+    def words(self) -> str:
+        for size, unit in ((86400, "day"), (3600, "hour"), (60, "minute")):
+            if self.seconds % size == 0:
+                number = round(self.seconds / size)
+                return f"every {unit}" if number == 1 else f"every {number} {unit}s"
+        return "every second" if self.seconds == 1 else f"every {self.seconds:g} seconds"
+
+
+@dataclass(frozen=True, slots=True)
+class Cron:
+    """A cron expression, in a time zone.
+
+    cronsim computes the ticks. As in Debian's cron, a job at a fixed time of the day runs once on
+    the days on which clocks are changed: at the next valid minute if the clock skips its time, and
+    at the first time if the clock shows it twice.
+
+    Raises `ValueError` for an expression that can't be parsed or never matches, and
+    `ImproperlyConfigured` if cronsim is not installed.
+    """
+
+    expression: str
+    zone: tzinfo = field(repr=False)
+
+    def __post_init__(self) -> None:
+        cronsim = _cronsim()
+        try:
+            cronsim.CronSim(self.expression, datetime.now(UTC))
+        except cronsim.CronSimError as error:
+            raise ValueError(
+                f"{self.expression!r} is not a cron expression: {error}. Write five fields, "
+                f"minute, hour, day of the month, month, day of the week: '*/5 * * * *'"
+            ) from None
+        if next(self._after(round(datetime.now(UTC).timestamp()) * SECOND), None) is None:
+            raise ValueError(f"{self.expression!r} never matches")
+
+    def next(self, after: int) -> int | None:
+        return next(self._after(after), None)
+
+    def last(self, after: int, upto: int) -> int | None:
+        # Always forward, so that the ticks are the same as those of next(). The first span is
+        # short, since there may be very many ticks since `after`.
+        span = _FIRST_SPAN
+        while True:
+            begin = max(after, upto - span)
+            found = None
+            for tick in self._after(begin):
+                if tick > upto:
+                    break
+                found = tick
+            if found is not None or begin >= upto or begin == after:
+                return found
+            span *= 4
+
+    @property
+    def words(self) -> str:
+        words = _cronsim().CronSim(self.expression, datetime.now(UTC)).explain()
+        return f"{words[:1].lower()}{words[1:]}, {self.zone}"
+
+    def _after(self, after: int) -> Iterator[int]:
+        begin = datetime.fromtimestamp(after // SECOND, UTC).astimezone(self.zone)
+        for time in _cronsim().CronSim(self.expression, begin):
+            tick = round(time.timestamp()) * SECOND
+            # cronsim returns the first of two equal hours, even if that one is over.
+            if tick > after:
+                yield tick
+
+
+def shortest(schedule: Schedule) -> float:
+    """Return the shortest time in seconds between two of the next ten ticks."""
+    ticks = list(islice(_ticks(schedule, round(datetime.now(UTC).timestamp()) * SECOND), 10))
+    gaps = [later - tick for tick, later in pairwise(ticks)]
+    return min(gaps, default=0) / SECOND or float("inf")
+
+
+def _ticks(schedule: Schedule, after: int) -> Iterator[int]:
+    while (tick := schedule.next(after)) is not None:
+        yield tick
+        after = tick
+
+
+def _cronsim() -> ModuleType:
+    try:
+        import cronsim
+    except ImportError:
+        raise ImproperlyConfigured(
+            "Cron expressions need cronsim: python -m pip install 'django-redislock[periodic]'. "
+            "every=30 does not need it."
+        ) from None
+    return cronsim
+
 
 ATTEMPTS = 3
 """Runs of one tick with `on_crash="retry"`. The bound keeps a job that kills its process from
@@ -180,3 +318,164 @@ class Job:
         if self.at_least_for:
             said.append(f"for {self.at_least_for:g} s at least")
         return "; ".join(said)
+
+
+# The registry of periodic jobs, and `@periodic`, which fills it.
+#
+# @periodic("*/5 * * * *") def report(): ...
+#
+# @periodic(every=30) async def sync(): ...
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_registry: dict[str, Job] = {}
+
+
+def periodic(
+    schedule: str | None = None, *, every: float | None = None, **options: Unpack[JobOptions]
+) -> Callable[[F], F]:
+    """Let `manage.py runperiodic` call the decorated function, once per tick.
+
+    `schedule` is a cron expression; `every` is a number of seconds, counted from the epoch. The
+    function takes no arguments, and is returned unchanged. A Django task is enqueued.
+
+    Raises `TypeError`, `ValueError`, or `ImproperlyConfigured` if cronsim is missing. The message
+    has the name of the job and its place in the code.
+    """
+
+    def decorate(function: F) -> F:
+        call = _callable(function)
+        if not callable(call):
+            raise TypeError(f"a periodic job must be a function, not {function!r}")
+        where = label.of_function(call)
+        values: dict[str, Any] = {**options}
+        name = values.pop("name", None)
+        name = label.dotted_path(written(call)) if name is None else name
+        given = {"schedule": schedule, "every": every}
+        values |= {what: value for what, value in given.items() if value is not None}
+        try:
+            job = _job(name, call, where, values)
+            known = _registry.get(name)
+            if known is not None and (known.where != where or _made_twice(known, call)):
+                raise ValueError(
+                    f"another job at {known.where} has this name; write name=… for one of them"
+                )
+            _validate(function, call)
+        except (TypeError, ValueError, ImproperlyConfigured) as error:
+            raise type(error)(f"The periodic job {name!r} at {where}: {error}") from None
+        _registry[name] = job
+        return function
+
+    if callable(schedule):
+        raise TypeError(
+            "@periodic needs a schedule: @periodic('*/5 * * * *') or @periodic(every=30)"
+        )
+    return decorate
+
+
+def _made_twice(known: Job, call: Any) -> bool:
+    """Whether a factory made both functions: they share their code object. A reloaded module has
+    the same function at the same place, with a new code object."""
+    code = getattr(written(call), "__code__", None)
+    return code is not None and code is getattr(written(known.function), "__code__", None)
+
+
+def _job(name: Any, call: Callable[[], Any], where: str, given: dict[str, Any]) -> Job:
+    refuse_unknown((what for what in given if what not in JOB_VALIDATORS), "periodic", OF_A_JOB)
+    values = {field: JOB_VALIDATORS[field](value, field) for field, value in given.items()}
+    validate_name(f"{LOCK_PREFIX}{name}" if isinstance(name, str) else name)
+    if ("schedule" in values) == ("every" in values):
+        raise TypeError("write either a cron expression or every=, the seconds between two runs")
+    job = Job(name=name, function=call, where=where, schedule=Every(1.0))
+    return _configured(job, values)
+
+
+def _configured(job: Job, values: Mapping[str, Any]) -> Job:
+    """Return the job with these values, which are valid one by one. Raises `ValueError`."""
+    rest = dict(values)
+    expression, every = rest.pop("schedule", None), rest.pop("every", None)
+    if expression is not None and every is not None:
+        raise ValueError("write either a cron expression or every=, not both")
+    job = replace(job, **rest)
+    if expression is None and isinstance(job.schedule, Cron):
+        expression = job.schedule.expression  # in another zone, perhaps
+    if every is not None:
+        job = replace(job, schedule=Every(every))
+    elif expression is not None:
+        job = replace(job, schedule=Cron(expression, job.tz or get_default_timezone()))
+    if job.tz is not None and isinstance(job.schedule, Every):
+        raise ValueError("tz is for cron expressions: every= counts seconds")
+    if job.catch_up == "all" and job.overlap == "skip":
+        raise ValueError(
+            "catch_up='all' needs overlap='wait': all missed ticks but the first would be due "
+            "while the first one runs, and would be skipped"
+        )
+    if job.jitter and job.jitter >= shortest(job.schedule):
+        raise ValueError(
+            f"jitter must be shorter than the time between two ticks, not {job.jitter:g} s"
+        )
+    return job
+
+
+def discover() -> None:
+    """Import the module `periodic` of each installed app."""
+    autodiscover_modules("periodic")
+
+
+def jobs() -> list[Job]:
+    """Return the jobs of all imported modules with their settings, sorted by name.
+
+    Raises `ImproperlyConfigured` for settings that do not fit a job.
+    """
+    return [_tuned(job) for _, job in sorted(_registry.items())]
+
+
+def job_of_lock(name: str) -> Job | None:
+    """Return the job whose lock has this name, or None. Modules are not imported for it.
+
+    Raises `ImproperlyConfigured` for settings that do not fit the job.
+    """
+    if not name.startswith(LOCK_PREFIX):
+        return None
+    job = _registry.get(name.removeprefix(LOCK_PREFIX))
+    return None if job is None else _tuned(job)
+
+
+def _tuned(job: Job) -> Job:
+    try:
+        return _configured(job, conf.job(job.name))
+    except ValueError as error:
+        raise ImproperlyConfigured(
+            f"REDISLOCK['JOBS'][{conf.job_entry(job.name)!r}], for {job.name!r}: {error}"
+        ) from None
+
+
+def _callable(function: Any) -> Callable[[], Any]:
+    """Return what a scheduler calls. For a Django task, that is `enqueue()`."""
+    enqueue = getattr(function, "enqueue", None)
+    if enqueue is None or not hasattr(function, "module_path"):
+        return function  # type: ignore[no-any-return]
+
+    def call(*args: Any) -> Any:
+        return enqueue(*args)
+
+    work = function.func
+    if getattr(function, "takes_context", False):
+        work = partial(work, None)
+    call.__wrapped__ = work  # type: ignore[attr-defined]
+    return call
+
+
+def _validate(function: Any, call: Callable[[], Any]) -> None:
+    if isinstance(function, type):
+        raise TypeError(f"a periodic job must be a function, not {function!r}")
+    if isinstance(function, staticmethod | classmethod):
+        raise TypeError("a periodic job must be a function of a module, not a method")
+    if kind_of(written(call)).endswith("generator"):
+        raise TypeError("a periodic job must not be a generator: nothing would consume its values")
+    if needed := Parameters(call).needed():
+        raise TypeError(
+            f"a periodic job is called without arguments, and this function needs "
+            f"{', '.join(needed)}; give them defaults, or decorate a function that calls it"
+        )

@@ -17,9 +17,7 @@ from ..primitives.ledger import Entries, Pause, RunInfo, RunOutcome, RunRequest
 from ..settings.validators import validate_operator, validate_using
 from ..transport.ports import SyncPort
 from ..transport.server import server_of
-from .job import Job
-from .registry import discover, jobs
-from .schedule import SECOND
+from .job import SECOND, Job, discover, jobs
 
 OVERDUE_AFTER = 60.0
 """Seconds after which a tick that no scheduler claimed is overdue."""

@@ -1,18 +1,23 @@
-"""The contract of all primitives: what they take, what they answer, and the port that they
-await."""
+"""The contract of all primitives: what they take, what they answer, the port that they await, and
+how they ask it: once more after a lost connection, and in batches.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
-from ..base.exceptions import LeaseLost, LeaseRevoked, LockNotAcquired, LockUnavailable
+from ..base.exceptions import (
+    LeaseLost,
+    LeaseRevoked,
+    LockError,
+    LockNotAcquired,
+    LockUnavailable,
+)
 from ..base.holder import Holder
 from ..base.label import read
-
-if TYPE_CHECKING:
-    from .keys import Keys
+from .keys import Keys
 
 T = TypeVar("T")
 
@@ -30,6 +35,9 @@ class Terms(NamedTuple):
     """The number of replicas that must have the writes of the command."""
     replicas_timeout: float = 1.0
     """Seconds that the replicas have to confirm it."""
+    alone: bool = False
+    """Whether it has a connection to itself, in an event loop: if it is held up, those that are
+    sent later overtake it."""
 
 
 NO_TERMS = Terms()
@@ -40,24 +48,40 @@ Learned = Literal["", "process", "message", "look"]
 there was none."""
 
 
-class Port(Protocol):
+class Scripts(Protocol):
+    """The part of a port that runs scripts."""
+
+    async def script(self, name: str, keys: Sequence[str], args: Sequence[Word]) -> Any:
+        """Run lua/<name>.lua in one round trip. Raises `LockUnavailable`, `LockError`.
+
+        The answer is known by the first of `args`: the token of a claim, or `tokens.word()`. All
+        keys must be in one slot, except those that are `Shared`. Where a server has slots, a
+        script of `scripts.AT_ONCE` is not run, and the answer is None: nothing was done.
+        """
+
+    def nonsense(self, script: str, keys: Sequence[str]) -> LockUnavailable:
+        """Return the error for an answer that this script can't have given."""
+
+
+class Port(Scripts, Protocol):
     """Everything that a primitive may await. Times are seconds."""
 
     learned: Learned
     """How the last wait ended."""
+
+    def plain(self, keys: Keys) -> bool:
+        """Return whether the scripts of `scripts.AT_ONCE` may be used, and may be of use: there is
+        one primary, no slots are known of, no replica has to confirm anything, and nobody of this
+        process waits for the lock, which was not `busy` lately."""
+
+    def busy(self, keys: Keys) -> None:
+        """Note that the lock was not free."""
 
     def now(self) -> float:
         """Return the time of a clock that nobody sets."""
 
     def uniform(self, low: float, high: float) -> float:
         """Return a random number, so that not all waiters ask at once."""
-
-    async def script(self, name: str, keys: Sequence[str], args: Sequence[Word]) -> Any:
-        """Run lua/<name>.lua in one round trip. Raises `LockUnavailable`, `LockError`.
-
-        The answer is known by the first of `args`: the token of a claim, or `tokens.word()`. All
-        keys must be in one slot, except those that are `Shared`.
-        """
 
     def limit(self, left: float) -> None:
         """Limit the time of all requests from now on to this number of seconds together, or to
@@ -72,18 +96,17 @@ class Port(Protocol):
     async def ask_all(
         self,
         servers: Sequence[str],
-        name: str,
-        keys: Sequence[str],
-        args: Sequence[Word],
+        read: Callable[[Any], Any],
+        request: Request,
         *,
         within: float,
         enough: Callable[[Sequence[Any]], bool],
     ) -> Sequence[Any]:
-        """Run lua/<name>.lua on several servers at the same time.
+        """Send a request to several servers at the same time.
 
-        Returns the answer of each server, in order, or a `LockError` if it gave none within
-        `within` seconds. As soon as the answers are `enough`, the other servers get only as much
-        time again; they still get the request.
+        Returns what `read` makes of the answer of each server, in order, or a `LockError` if it
+        gave none within `within` seconds. As soon as the answers are `enough`, the other servers
+        get only as much time again; they still get the request.
         """
 
     async def sleep(self, seconds: float) -> None: ...
@@ -102,8 +125,8 @@ class Port(Protocol):
         A token that stands in the queue, and will get messages, waits for up to `rest` seconds if
         its process keeps its place.
 
-        Without a message the token then stands in line until `left` seconds are over, so that
-        the waiters of one process don't all send their next script at the same time. Returns
+        Without a message a thread then stands in line until `left` seconds are over, so that the
+        waiting threads of a process don't all send their next script at the same time. Returns
         the grant if this process handed the lock over to the token.
         """
 
@@ -132,37 +155,60 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
     raise RuntimeError("a primitive awaited something other than its port")
 
 
-@dataclass(slots=True)
 class Claim:
-    """One attempt to hold a name, and the state of its requests."""
+    """One attempt to hold a name, or several, and the state of its requests. What most claims have
+    alike is kept in the class."""
 
-    keys: Keys
-    token: str
-    ttl: float
-    owner: str
-    label: str
-    primitive: Primitive
-    """The algorithm by which it is held."""
-    sent: bool = False
+    sent = False
     """A request may have reached the server."""
-    doubtful: bool = False
+    doubtful = False
     """An answer was lost, so a request may still be on its way."""
-    given_back: bool = False
+    given_back = False
     """A release was sent whose answer was lost."""
     released: tuple[str, ...] = ()
     """The keys of its locks that were released. A release that is repeated, or that another one
     overtakes, does not find them."""
-    guarded: bool = False
-    """After lost data the lock is not given to it for a ttl, and its lease is put back."""
+    began: float | None = None
+    """When it was first asked for, by the clock of this process. None: it was not yet."""
+    failed: LockUnavailable | None = None
+    """How the short request ended that came before. The primitive takes it for the answer to its
+    own first request."""
+    short = False
+    """It was taken by the short request. Else others want the lock, too."""
     granted: Grant | None = None
     """What the server has granted."""
-    owed: bool = False
+    owed = False
     """The release writes a record that has to be written, even if the lease ends before Redis
     answers."""
-    parts: tuple[Keys, ...] = ()
-    """The keys of each name, if the claim is on several names. `keys` are then not in Redis."""
-    fencing_tokens: dict[str, int] = field(default_factory=dict)
-    """The fencing token of each of these names."""
+    fencing_tokens: Mapping[str, int] = MappingProxyType({})
+    """The fencing token of each name, if there are several."""
+
+    def __init__(
+        self,
+        keys: Keys,
+        token: str,
+        ttl: float,
+        owner: str,
+        label: str,
+        primitive: Primitive,
+        *,
+        guarded: bool = False,
+    ) -> None:
+        self.keys = keys
+        """The keys of its name. If it has several, these are not in Redis."""
+        self.names = keys.parts or (keys,)
+        """The keys of each name."""
+        self.token, self.ttl, self.owner, self.label = token, ttl, owner, label
+        self.primitive = primitive
+        """The algorithm by which it is held."""
+        self.guarded = guarded
+        """After lost data the lock is not given to it for a ttl, and its lease is put back."""
+
+    def raise_failed(self) -> None:
+        """Raise what the short request has raised, once."""
+        failed, self.failed = self.failed, None
+        if failed is not None:
+            raise failed
 
     @property
     def says(self) -> str:
@@ -173,14 +219,14 @@ class Claim:
     def watched_keys(self) -> tuple[Keys, ...]:
         """Keys of all locks that this claim holds, and the keys of the claim itself: the watchdog
         finds the lease by each of them."""
-        if not self.parts and not self.keys.timestamp_key:
+        if not self.keys.parts and not self.keys.timestamp_key:
             return (self.keys,)
-        return (self.keys, *self.parts, *self._timestamp_keys)
+        return (self.keys, *self.keys.parts, *self._timestamp_keys)
 
     @property
     def renewed_keys(self) -> tuple[Keys, ...]:
         """Keys of the locks that a renewal extends."""
-        return (*(self.parts or (self.keys,)), *self._timestamp_keys)
+        return (*self.names, *self._timestamp_keys)
 
     @property
     def _timestamp_keys(self) -> tuple[Keys, ...]:
@@ -198,6 +244,22 @@ class Grant(NamedTuple):
     untold: bool = False
     """A release has handed the lock over, and the waiter found out by asking, although it
     listened: no message came."""
+
+
+class Answered(LockError):
+    """A record answers the caller. Nothing is held."""
+
+    def __init__(self, name: str, value: bytes) -> None:
+        super().__init__("", name)
+        self.value = value
+
+
+class Request(NamedTuple):
+    """A request to a script."""
+
+    script: str
+    keys: Sequence[str]
+    args: Sequence[Word]
 
 
 class Refusal(NamedTuple):
@@ -228,7 +290,7 @@ class Refusal(NamedTuple):
         if kind == b"withdrawn":
             return LeaseLost(name, "it was withdrawn earlier")
         if self.holder is None:
-            return LeaseLost(name, "its ttl passed unrenewed, or its key was deleted")
+            return LeaseLost(name, "it expired before it was renewed, or its key was deleted")
         owner = Holder.parse(self.holder, -1, 0).owner
         return LeaseLost(name, f"{owner or 'another program'} holds the lock now")
 
@@ -259,6 +321,14 @@ class Primitive(Protocol):
     @property
     def unfenced(self) -> str:
         """The reason why its leases have no fencing token; "": they have one."""
+
+    def taking(self, claim: Claim) -> Request | None:
+        """Return the request that takes a free lock, and does nothing if it is not free. None:
+        this primitive has no such request."""
+
+    def dropping(self, claim: Claim) -> Request | None:
+        """Return the request that releases a lease of which nobody has taken notice, and does
+        nothing if somebody has."""
 
     async def acquire(
         self, port: Port, claim: Claim, wait: float | None
@@ -292,3 +362,90 @@ class Primitive(Protocol):
     ) -> list[bool]:
         """Take the lock away from the holders that an operator saw. False: that holder no longer
         holds it."""
+
+
+def no_short_request(claim: Claim) -> None:
+    """The `taking` and the `dropping` of a primitive that has no such requests."""
+
+
+async def twice(
+    ask: Callable[[], Awaitable[T]], claim: Claim | None = None, *, gives_back: bool = False
+) -> T:
+    """Return what `ask` answers; ask once more if the connection is lost. An idle connection that
+    the server had closed fails so.
+
+    `claim` remembers a doubtful failure, and if `ask` gives it back. Raises `LockUnavailable`.
+    """
+    asked = False
+    while True:
+        try:
+            if claim is not None:
+                claim.raise_failed()
+            return await ask()
+        except LockUnavailable as error:
+            if claim is not None:
+                claim.doubtful |= error.doubtful
+                # A request that was never sent releases nothing.
+                claim.given_back |= gives_back and error.doubtful
+            if asked or not error.passing or error.silent:
+                raise
+            asked = True
+
+
+def too_late(claim: Claim, *, doubtful: bool = False) -> LockUnavailable:
+    """The error for a grant that arrived after its lease had ended."""
+    name = claim.keys.name
+    return LockUnavailable(
+        f"Redis took longer to answer than the lease on {name!r} lives", name, doubtful=doubtful
+    )
+
+
+def milliseconds(seconds: float) -> int:
+    return round(seconds * 1000)
+
+
+MOST_AT_ONCE = 250
+"""Leases in one request, which keeps Redis busy for as long as a few hundred plain commands."""
+
+
+def batches(port: Port, keys: Sequence[str], most: int) -> Iterator[list[int]]:
+    """Positions of keys that may be given to one script, up to `most` at a time."""
+    slots: dict[int, list[int]] = {}
+    for position, key in enumerate(keys):
+        slots.setdefault(port.slot(key), []).append(position)
+    for positions in slots.values():
+        for start in range(0, len(positions), most):
+            yield positions[start : start + most]
+
+
+async def in_batches(
+    port: Port, keys: Sequence[str], most: int, ask: Callable[[list[int]], Awaitable[None]]
+) -> None:
+    """Ask for the positions of each of the `batches`. It may turn out by the first one that the
+    server has slots; then it has carried out nothing of it, and is asked again by slot."""
+    for batch in batches(port, keys, most):
+        try:
+            await ask(batch)
+        except LockUnavailable:
+            parts = [*batches(port, [keys[position] for position in batch], most)]
+            if len(parts) == 1:
+                raise
+            for part in parts:
+                await ask([batch[position] for position in part])
+
+
+async def of_all_names(
+    port: Port,
+    claims: Sequence[Claim],
+    ask: Callable[[list[tuple[int, Keys]]], Awaitable[list[Refusal | None]]],
+) -> list[Refusal | None]:
+    """Ask for all names of these claims, some at a time, each with the number of its claim.
+    Returns for each claim None, or the refusal of one of its names."""
+    found: list[Refusal | None] = [None] * len(claims)
+    names = [(number, its) for number, claim in enumerate(claims) for its in claim.names]
+    for positions in batches(port, [its.lock for _, its in names], MOST_AT_ONCE):
+        batch = [names[position] for position in positions]
+        for (number, its), refusal in zip(batch, await ask(batch), strict=True):
+            if refusal is not None:
+                found[number] = found[number] or refusal._replace(name=its.name)
+    return found

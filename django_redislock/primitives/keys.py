@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
-from typing import Any, Self
+from typing import ClassVar, Self
 
 from ..base import label
 from ..base.tokens import Secret
@@ -64,6 +63,8 @@ class Keys:
     clients."""
     unscoped: str = field(default="", compare=False)
     """The name without its scope, as the code writes it; "": it has no scope."""
+    parts: ClassVar[tuple[Keys, ...]] = ()
+    """The keys of each of several names."""
 
     @classmethod
     def of(cls, prefix: str, name: str) -> Self:
@@ -160,76 +161,34 @@ class Keys:
         """The note that `token` was withdrawn or cleared."""
         return Secret(f"{self.beside or self.lock}:gone:{token}")
 
-    def mutex(self, token: str) -> ScriptKeys:
-        """Return KEYS for the scripts of the mutex, in the order of lua/lock.lua."""
-        return ScriptKeys(self, token)
+    def at_once(self, token: str) -> list[str]:
+        """Return the keys of this name that say whether it is free."""
+        beside = self.beside or self.lock
+        return [self.lock, f"{beside}:queue", Secret(f"{beside}:gone:{token}")]
+
+    def of_token(self, token: str) -> list[str]:
+        """Return the keys of this name in the scripts of a mutex (lua/locks.lua)."""
+        return [self.lock, self.queue, self.waiters, self.history, self.gone(token)]
+
+    def mutex(self, token: str) -> list[str]:
+        """Return KEYS for the scripts of one lock, in the order of lua/lock.lua."""
+        return [*self.of_token(token), self.index, self.clock]
 
     def timestamps(self, token: str) -> list[str]:
         """Return KEYS for the scripts of the timestamp lock, in the order of
         lua/timestamp_keys.lua."""
         return [self.lock, self.timestamp, self.history, self.index, self.gone(token)]
 
-    def permits(self, token: str) -> ScriptKeys:
+    def permits(self, token: str) -> list[str]:
         """Return KEYS for the scripts of semaphores and read-write locks."""
-        return ScriptKeys(self, token, ":holders")
+        return [*self.mutex(token), self.holders]
 
 
 @dataclass(slots=True, unsafe_hash=True)
 class KeysTogether(Keys):
     """The names of one lock with several names: no key of Redis, but their names in one text."""
 
-    parts: tuple[Keys, ...] = ()
-    """The keys of each name."""
-
-
-class ScriptKeys(Sequence[str]):
-    """KEYS of a script, all of one lock. Most requests need only `packed`."""
-
-    __slots__ = ("_its", "_last", "_token")
-
-    def __init__(self, its: Keys, token: str, last: str = "") -> None:
-        self._its, self._token, self._last = its, token, last
-
-    def __len__(self) -> int:
-        return 8 if self._last else 7
-
-    def __getitem__(self, at: Any) -> Any:
-        return self._listed()[at]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._listed())
-
-    def _listed(self) -> list[str]:
-        its = self._its
-        keys = [its.lock, its.queue, its.waiters, its.history]
-        keys += its.index, its.gone(self._token), its.clock
-        return [*keys, its._beside + self._last] if self._last else keys
-
-    def packed(self) -> str:
-        """Return their number, and them, in Redis' protocol: the length of each, and the key. They
-        are to be ASCII, so that characters are bytes."""
-        its, token, last = self._its, self._token, self._last
-        lock = its.lock
-        beside = its.beside or lock
-        a, b, c, d, e, f = _between(len(lock), len(beside), its.index, its.index.clock, len(token))
-        text = f"{a}{lock}{b}{beside}{c}{beside}{d}{beside}{e}{beside}:gone:{token}{f}"
-        if not last:
-            return f"$1\r\n7\r\n{text}"
-        return f"$1\r\n8\r\n{text}${len(beside) + len(last)}\r\n{beside}{last}\r\n"
-
-
-@lru_cache(maxsize=1024)
-def _between(lock: int, beside: int, index: str, clock: str, token: int) -> tuple[str, ...]:
-    """Return what stands before, between and behind the names in `ScriptKeys.packed`, for names of
-    these lengths."""
-    return (
-        f"${lock}\r\n",
-        f"\r\n${beside + 6}\r\n",
-        f":queue\r\n${beside + 8}\r\n",
-        f":waiters\r\n${beside + 8}\r\n",
-        f":history\r\n${len(index)}\r\n{index}\r\n${beside + 6 + token}\r\n",
-        f"\r\n${len(clock)}\r\n{clock}\r\n",
-    )
+    parts: tuple[Keys, ...] = ()  # type: ignore[misc]
 
 
 def _hash_tag(key: str) -> str:
@@ -282,6 +241,12 @@ def validate_name(name: object) -> str:
     """Return `name`, or raise a `TypeError` or `ValueError` that says what to write."""
     if not isinstance(name, str):
         raise TypeError(f"name must be a str such as 'invoice:42', not {name!r}")
+    # The value of an enum, not its name.
+    return _validated(name if type(name) is str else str.__str__(name))
+
+
+@lru_cache(maxsize=1024)
+def _validated(name: str) -> str:
     if not name:
         raise ValueError("name is empty; write what is to be locked, such as 'invoice:42'")
     if len(name) > MAX_NAME:
@@ -307,4 +272,4 @@ def validate_name(name: object) -> str:
             f"name contains the address of an object: {name[:80]!r}. Each object has its own, so "
             f"the lock would exclude nobody. Write an attribute, such as {{self.pk}}"
         )
-    return str.__str__(name)  # the value of an enum, not its name
+    return name

@@ -25,20 +25,23 @@ to lock for at least as long as clocks differ.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, get_args
 
 from ..base import label, tokens
 from ..base.holder import Holder, server_time
-from .asking import in_batches, milliseconds
-from .contract import Claim, Grant
+from .contract import Claim, Grant, in_batches, milliseconds
+from .scripts import ask, flag, instant, maybe, sight, whole
 
 if TYPE_CHECKING:
     from .contract import Port
     from .keys import Keys
+
+T = TypeVar("T")
 
 JOBS_PER_REQUEST = 100
 """Jobs in one request."""
@@ -75,17 +78,17 @@ class RunInfo:
     job: str
     id: str
     outcome: RunOutcome
-    planned: datetime | None
+    planned: datetime | None = None
     """The tick; None: somebody wanted a run at that moment."""
-    started: datetime | None
+    started: datetime | None = None
     """None: it was skipped."""
-    ended: datetime | None
-    attempt: int
+    ended: datetime | None = None
+    attempt: int = 0
     """1, or more if runs before it have lost their leases; 0: it was skipped."""
-    fencing_token: int | None
-    owner: str
+    fencing_token: int | None = None
+    owner: str = ""
     """The process that ran it, or passed it over: host, process, and thread or task."""
-    why: str
+    why: str = ""
     """Why it was skipped or lost; or the exception, its type first."""
 
     @property
@@ -172,10 +175,13 @@ class Wanted:
     """The id of the request that the run answers."""
 
 
+What = Literal["run", "skipped", "early", "taken", "paused", "busy"]
+
+
 class Answer(NamedTuple):
     """The answer to a claim."""
 
-    what: Literal["run", "skipped", "early", "taken", "paused", "busy"]
+    what: What
     now: int
     """The server's clock, µs."""
     run: RunInfo | None
@@ -214,18 +220,7 @@ def _run(job: str, run_id: bytes, text: bytes, fence: bytes | None = None) -> Ru
         return None
     written = _RUN.fullmatch(text)
     if written is None:
-        return RunInfo(
-            job=job,
-            id=label.read(run_id),
-            outcome=RunOutcome.UNREADABLE,
-            planned=None,
-            started=None,
-            ended=None,
-            attempt=0,
-            fencing_token=None,
-            owner="",
-            why="",
-        )
+        return RunInfo(job=job, id=label.read(run_id), outcome=RunOutcome.UNREADABLE)
     planned, started, ended, outcome, attempt, its_fence, owner, why = written.groups()
     if fence is not None and outcome == b"running" and its_fence != fence:
         outcome, why = b"lost", b"its lease ended before it did"
@@ -259,22 +254,32 @@ async def claim(port: Port, lock: Claim, job: str, run_id: str, wanted: Wanted) 
         wanted.attempts,
         wanted.request,
     ]
-    what: Any = b"again"
-    while what == b"again":
+    its_keys = [*keys.mutex(lock.token), keys.ledger]
+    while True:
         sent, lock.sent = port.now(), True
-        _, what, now, text, a, b, *closed = await port.script(
-            "ledger_claim", [*keys.mutex(lock.token), keys.ledger], args
-        )
-    what = what.decode()
+        read = partial(_answer, job, run_id.encode(), sent)
+        answer = await ask(port, read, "ledger_claim", its_keys, args)
+        if answer is not None:
+            return answer
+
+
+def _answer(job: str, run_id: bytes, sent: float, answer: Any) -> Answer | None:
+    """Read the answer to a claim. None: ask again."""
+    _, word, now_us, run, a, b, *closed = answer
+    what, now = word.decode(), instant(now_us)
+    if what == "again":
+        return None
+    if what not in get_args(What):
+        raise ValueError(what)
     return Answer(
         what=what,
-        now=int(now),
-        run=_run(job, run_id.encode(), text),
-        grant=Grant(int(a), int(b), sent) if what == "run" else None,
+        now=now,
+        run=_run(job, run_id, run),
+        grant=Grant(whole(a), instant(b), sent) if what == "run" else None,
         closed=_run(job, *closed),
-        early=int(a) / 1e6 if what == "early" else 0.0,
-        claimed=int(a) if what == "taken" else 0,
-        holder=Holder.parse(a, int(b), int(now)) if what == "busy" and a else None,
+        early=whole(a) / 1e6 if what == "early" else 0.0,
+        claimed=whole(a) if what == "taken" else 0,
+        holder=sight(a, b, now).holder if what == "busy" and a else None,
     )
 
 
@@ -286,8 +291,12 @@ async def finish(
 
     Raises `LockUnavailable`.
     """
-    text = await port.script("ledger_finish", [keys.ledger], [tokens.word(), run.id, outcome, why])
-    known = _run(run.job, run.id.encode(), text or b"")
+
+    def read(answer: Any) -> RunInfo | None:
+        return _run(run.job, run.id.encode(), maybe(answer) or b"")
+
+    args = [tokens.word(), run.id, outcome, why]
+    known = await ask(port, read, "ledger_finish", [keys.ledger], args)
     return None if known is None or known.outcome == RunOutcome.UNREADABLE else known
 
 
@@ -301,47 +310,58 @@ async def known(
     `LockUnavailable`.
     """
     every = round(SIGN_EVERY * 1e6) if stays else ""
-    now, replies = await _ask(port, "ledger_known", keys, every)
-    return now, [
-        JobSight(
-            claimed=label.number(claimed),
-            open_tick=label.number(tick),
-            left=left / 1000 if left >= 0 else None,
-            request=_request(request),
-            paused=bool(paused),
-        )
-        for claimed, tick, left, request, paused in replies
-    ]
+    return await _ask(port, lambda _, reply, __: _sight(*reply), "ledger_known", keys, every)
+
+
+def _sight(claimed: Any, tick: Any, left: Any, request: Any, paused: Any) -> JobSight:
+    return JobSight(
+        claimed=label.number(claimed),
+        open_tick=label.number(tick),
+        left=left / 1000 if whole(left) >= 0 else None,
+        request=_request(request),
+        paused=flag(paused),
+    )
 
 
 async def read(
     port: Port, jobs: Sequence[str], keys: Sequence[Keys]
 ) -> tuple[datetime, list[Entries]]:
     """Return the server's clock, and the entries of these jobs. Raises `LockUnavailable`."""
-    now, replies = await _ask(port, "ledger_read", keys)
-    at = server_time(now)
-    return at, [_entries(job, reply, at) for job, reply in zip(jobs, replies, strict=True)]
+    now, entries = await _ask(
+        port, lambda i, reply, now: _entries(jobs[i], reply, now), "ledger_read", keys
+    )
+    return server_time(now), entries
 
 
 async def _ask(
-    port: Port, script: str, keys: Sequence[Keys], *args: str | int
-) -> tuple[int, list[Any]]:
-    """Return the server's clock, and the answer of a script for each job, in order."""
-    now = b"0"
-    said: dict[int, Any] = {}
+    port: Port,
+    read: Callable[[int, Any, int], T],
+    script: str,
+    keys: Sequence[Keys],
+    *args: str | int,
+) -> tuple[int, list[T]]:
+    """Return the server's clock, and what `read` makes of the answer of a script for each job: it
+    gets the job's number, that answer and the clock."""
+    now = 0
+    said: dict[int, T] = {}
 
-    async def ask(batch: list[int]) -> None:
-        nonlocal now
+    async def ask_some(batch: list[int]) -> None:
+        def read_all(answer: Any) -> None:
+            nonlocal now
+            time, *replies = answer
+            now = instant(time)
+            said.update((i, read(i, reply, now)) for i, reply in zip(batch, replies, strict=True))
+
         both = [key for i in batch for key in (keys[i].lock, keys[i].ledger)]
-        now, *replies = await port.script(script, both, [tokens.word(), *args])
-        said.update(zip(batch, replies, strict=True))
+        await ask(port, read_all, script, both, [tokens.word(), *args])
 
-    await in_batches(port, [its.lock for its in keys], JOBS_PER_REQUEST, ask)
-    return int(now), [said[i] for i in range(len(keys))]
+    await in_batches(port, [its.lock for its in keys], JOBS_PER_REQUEST, ask_some)
+    return now, [said[i] for i in range(len(keys))]
 
 
-def _entries(job: str, reply: Sequence[bytes], now: datetime) -> Entries:
+def _entries(job: str, reply: Sequence[bytes], now_us: int) -> Entries:
     claimed, paused, done, fence, seen, request, *rest = reply
+    now = server_time(now_us)
     wanted = _request(request)
     if wanted is not None and (now - wanted.at).total_seconds() > REQUEST_GOOD_FOR:
         wanted = None
@@ -374,7 +394,7 @@ async def request(port: Port, keys: Keys, by: str) -> RunRequest | None:
     """Request a run of a job. Returns the request that is pending, which may be an earlier one;
     None: it has been taken already. Raises `LockUnavailable`."""
     args: list[str | int] = [tokens.word(), tokens.new()[-16:], by, round(REQUEST_GOOD_FOR * 1e6)]
-    return _request(await port.script("ledger_request", [keys.ledger], args))
+    return await ask(port, _request, "ledger_request", [keys.ledger], args)
 
 
 async def pause(port: Port, keys: Keys, by: str, why: str) -> None:
@@ -385,4 +405,4 @@ async def pause(port: Port, keys: Keys, by: str, why: str) -> None:
 
 async def resume(port: Port, keys: Keys) -> bool:
     """End a pause: ticks are claimed again. False: it was not paused. Raises `LockUnavailable`."""
-    return bool(await port.script("ledger_resume", [keys.ledger], [tokens.word()]))
+    return await ask(port, flag, "ledger_resume", [keys.ledger], [tokens.word()])

@@ -1,80 +1,263 @@
-"""The mutex: one lease per name, first come, first served.
+"""The mutex: one lease per name, first come, first served; on one name, or on several in one step.
 
-1.  *Acquire* is one script. If the key is free it gets a value with our token and a TTL. If
-    the token at the key is ours already, because an earlier send did arrive although we
-    never saw its answer, only the TTL is set anew. So we may always ask again.
-2.  A claim that can't have the lock and may wait is put into the queue by that same script.
-3.  *Release* compares the token, deletes the key and, in the same step, hands the lock to the
+1.  *Acquire* of a free lock is one short script. If the lock is not free, nothing was done, and
+    the scripts of the other steps are asked.
+2.  There, if the key is free, it gets a value with our token and a TTL. If the token at the key is
+    ours already, because an earlier send did arrive although we never saw its answer, only the TTL
+    is set anew. So we may always ask again.
+3.  A claim that can't have the lock and may wait is put into the queue by that same script.
+4.  *Release* compares the token, deletes the key and, in the same step, hands the lock to the
     first waiter whose process can be reached, for a short claim window. That waiter is woken and
     calls acquire again: it finds that it has the lock. Nobody can get in between. If it does not
     come, the window passes, and the next waiter's slice finds the lock free. A waiter of the
     process that releases has nothing to confirm: the answer says who has the lock now, and its
-    lease began when the release was sent.
-4.  Giving up is an acquire without an inbox: if the lock was handed to us at that very moment we
+    lease began when the release was sent. A lock for which nobody waits is released by one short
+    script, as it was taken.
+5.  Giving up is an acquire without an inbox: if the lock was handed to us at that very moment we
     have it after all; otherwise our place in the queue is gone when the answer comes.
-5.  If an answer was lost, the last request is a release that leaves a tombstone: an acquire of
+6.  If an answer was lost, the last request is a release that leaves a tombstone: an acquire of
     that token that arrives late is refused, and can't become a lock that nobody holds.
-6.  The holder's own deadline counts from the time at which it *sent* the request, less a
+7.  The holder's own deadline counts from the time at which it *sent* the request, less a
     margin for clock drift. Counting from the answer would let it believe in its lease for
     as long as the answer travelled after the lease had begun.
-7.  Redis serves nobody else while a script runs, so a script passes over a thousand killed waiters
+8.  Redis serves nobody else while a script runs, so a script passes over a thousand killed waiters
     at most. If it finds none that lives, the lock stays free, and whoever asks next goes on:
     acquire answers that it is to be asked again at once, until the first waiter that lives has
     the lock.
 
+Several names, as people expect of `MSETNX`:
+
+9.  Each name is held as the mutex of that name alone, all with one token. So a lock on one of the
+    names and a lock on several exclude each other, and are inspected, cleared and extended alike.
+10. *Acquire* takes all names or none. It looks at all of them first; a free name for which others
+    wait belongs to the first of these waiters.
+11. A waiter holds nothing, and stands in the queue of one name at a time: the first name that
+    somebody else holds. When its turn comes, that name is handed to it, as to every waiter. In
+    the same round trip it takes the other names too. If one of them is held, it passes the name on
+    to the next waiter and goes to the queue of the held name, where its time of arrival still
+    counts. The same script does this for the waiters behind it that need a name which it has seen
+    held, without waking them: otherwise each of many waiters would ask once for each one that is
+    served. A waiter that only learnt of its turn would come too late for every name for which
+    others always wait.
+12. So nobody waits while holding: no order of names, and no two of these locks, can block each
+    other without end. The price is that luck decides if several names are never free at the same
+    moment.
+13. *Release* is one script. If one name was lost before, the others are released all the same.
+14. Names in different slots of a cluster can't be in one script. They are taken slot by slot in
+    the order of the names, and given back if a later one is held. Tokens are idempotent, so
+    asking again is safe at each point. That a server has slots may turn out only when it refuses
+    the first request: then nothing was carried out, and it is asked by slot.
+
+After lost data, with `AFTER_LOSS` = "wait":
+
+15. The key `redislock:guard` has the time since which the server has forgotten nothing. It is
+    there as long as the data are. So whoever misses it knows that they were lost, or that the
+    server is new, and writes it anew.
+16. *Acquire* of a guarded claim gets no free lock until its own ttl has passed since that time. By
+    then every forgotten lease has ended whose ttl was not longer.
+17. A *renewal* that finds nothing puts its lease back, with its own token and fencing token, as
+    long as that time is not over. So its holder keeps the lock, and whoever asks sees who it is.
+18. A lease that was put back may be released and handed on at once: at most one lease on the name
+    was forgotten, and this is it. (A semaphore has several, so it can't be guarded.)
+19. That would not be so if the holder was stopped, or its request was late, until others had held
+    the lock, and *their* lease was forgotten. So the server is asked for its time first, and the
+    request says when the lease ends by that time. After that, nothing is put back.
+20. A request to put a lease back that arrives after its release would lock the name for nobody.
+    So the claim is doubtful from then on, and its release leaves a tombstone.
+
+A lock that is not guarded never reads the guard, and pays nothing for it.
+
 Sources: the compare-and-delete release is the one of the Redis documentation of SET; the
 fencing token is Martin Kleppmann's ("How to do distributed locking", 2016), taken from the
-server's clock; the margin is Redlock's drift.
+server's clock; the margin is Redlock's drift. `MSETNX` itself sets all keys or none, but has no
+TTL, no token that says who owns a key, and no queue.
 """
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Coroutine, Iterable, Sequence
+from functools import partial
+from typing import Any
 
 from ..base import tokens
-from ..base.exceptions import LockNotAcquired
+from ..base.exceptions import LockNotAcquired, LockUnavailable
 from ..base.holder import Holder
-from . import guard, queued
-from .asking import batches, milliseconds, verdicts
-from .contract import Claim, Grant, Refusal, Sight
-
-if TYPE_CHECKING:
-    from .contract import Port
-    from .keys import Keys
-
-
-MOST_AT_ONCE = 250
-"""Leases in one request, which keeps Redis busy for as long as a few hundred plain commands."""
+from . import queued
+from .contract import (
+    MOST_AT_ONCE,
+    Claim,
+    Grant,
+    Port,
+    Refusal,
+    Request,
+    Sight,
+    Word,
+    batches,
+    milliseconds,
+    of_all_names,
+)
+from .keys import Keys
+from .scripts import ask, flag, instant, nth, sight, verdicts, whole
 
 kind = "mutex"
-unfenced = ""
+unfenced = (
+    "A lease on several names has a fencing token for each: write "
+    "lease.fencing_tokens['account:1'], or queryset.fenced(lease.fencing_tokens['account:1'])."
+)
+
+
+def taking(claim: Claim) -> Request:
+    """Return the request that takes free locks."""
+    first, token = claim.names[0], claim.token
+    keys = first.at_once(token)
+    if first is not claim.keys:
+        for its in claim.names[1:]:
+            keys += its.at_once(token)
+    keys.append(first.index.clock)
+    return Request("mutex_take", keys, [token, str(milliseconds(claim.ttl)), claim.says])
+
+
+def dropping(claim: Claim) -> Request:
+    """Return the request that releases locks of which nobody has taken notice."""
+    return Request("mutex_drop", [its.lock for its in claim.names], [claim.token])
+
+
+def asking(claim: Claim, group: Sequence[Keys], inbox: str = "", ticket: str = "") -> Request:
+    """Return the request that acquires names that may be in one script, or waits for them."""
+    script, keys = guarded(claim, "mutex_acquire", _keys(group, claim.token))
+    args: list[Word] = [claim.token, milliseconds(claim.ttl), claim.says, inbox, ticket]
+    return Request(script, keys, args)
+
+
+def giving_back(
+    claim: Claim, group: Sequence[Keys], *, withdraw: bool, inbox: str = ""
+) -> Request:
+    """Return the request that releases such names, and hands them to the next waiters."""
+    args: list[Word] = [claim.token, int(withdraw), inbox]
+    return Request("mutex_release", _keys(group, claim.token), args)
 
 
 def acquire(
     port: Port, claim: Claim, wait: float | None
 ) -> Coroutine[Any, Any, Grant | LockNotAcquired]:
-    ask = queued.Script(*guard.guarded(claim, "mutex_acquire", claim.keys.mutex(claim.token)))
-    return queued.acquire(port, claim, wait, ask)
+    return queued.acquire(port, claim, wait, Asking().acquire)
 
 
 def release(port: Port, claim: Claim) -> Coroutine[Any, Any, Refusal | None]:
-    ask = queued.Script("mutex_release", claim.keys.mutex(claim.token))
-    return queued.release(port, claim, ask)
+    return queued.release(port, claim, Asking().release)
+
+
+class Asking:
+    """Requests for all names, group by group; a group is the names that one script may touch."""
+
+    def __init__(self) -> None:
+        self._asked: dict[str, None] = {}
+        """The groups in which we may hold or wait; the group to be left first comes first."""
+        self._away: str | None = None
+        """The group that could not be reached the last time. It is asked first, so that the others
+        are not taken in vain."""
+
+    async def acquire(
+        self, port: Port, claim: Claim, inbox: str, ticket: str
+    ) -> tuple[queued.Acquired, str]:
+        acquired: queued.Acquired = ()
+        groups = _groups(port, claim.names)
+        for first in sorted(groups, key=lambda first: first != self._away):
+            group = groups[first]
+            self._asked[first] = None
+            request = asking(claim, group, inbox, ticket)
+            try:
+                (code, *rest), name = await ask(port, partial(_acquired, claim, group), *request)
+            except LockUnavailable:
+                if _groups(port, claim.names) != groups:
+                    # It was refused, and so it is known by now that the server has slots.
+                    self._asked.clear()
+                    return await self.acquire(port, claim, inbox, ticket)
+                self._away = first
+                await self._leave(port, claim, besides=first, as_far_as_possible=True)
+                raise
+            self._away = None
+            if code == 1:
+                acquired_us, handed, *fences = rest
+                acquired = acquired or (1, acquired_us, handed)
+                each = zip((its.name for its in group), fences, strict=True)
+                claim.fencing_tokens = {**claim.fencing_tokens, **dict(each)}
+                continue
+            if code == 0:
+                # While we wait here, hold nothing and wait nowhere else.
+                await self._leave(port, claim, besides=first)
+            return (code, *rest), name
+        tokens_ = claim.fencing_tokens.values()
+        return (*acquired, *(tokens_ if len(tokens_) == 1 else [None])), claim.keys.name
+
+    async def _leave(
+        self, port: Port, claim: Claim, *, besides: str, as_far_as_possible: bool = False
+    ) -> None:
+        """Release what we hold in the other groups, and leave their queues."""
+        groups = _groups(port, claim.names)
+        for first in [first for first in self._asked if first != besides]:
+            try:
+                await _give_back(port, claim, groups[first], withdraw=False)
+            except LockUnavailable as error:
+                if not as_far_as_possible:
+                    raise
+                self._asked[first] = self._asked.pop(first)  # the last one next time
+                if error.silent:
+                    return  # otherwise a waiter would wait for a time-out in each group
+            else:
+                del self._asked[first]
+
+    async def release(self, port: Port, claim: Claim) -> Refusal | None:
+        refusals: list[Refusal] = []
+        unavailable = None
+        groups = _groups(port, claim.names)
+        for group in groups.values():
+            try:
+                refusal = await _give_back(port, claim, group, withdraw=claim.doubtful)
+            except LockUnavailable as error:
+                if _groups(port, claim.names) != groups:  # as in `acquire`
+                    return await self.release(port, claim)
+                unavailable = unavailable or error
+                continue
+            if refusal is not None:
+                refusals.append(refusal)
+        if unavailable is not None:
+            raise unavailable
+        return refusals[0] if refusals else None
+
+
+def _acquired(claim: Claim, group: Sequence[Keys], answer: Any) -> tuple[queued.Acquired, str]:
+    """Read an answer, and the name to which it applies."""
+    code, *rest = queued.acquired(answer, len(group))
+    name = nth(group, rest.pop()).name if code in (0, -1) else claim.keys.name
+    return (code, *rest), name
+
+
+async def _give_back(
+    port: Port, claim: Claim, group: Sequence[Keys], *, withdraw: bool
+) -> Refusal | None:
+    inbox = port.own_inbox(group[0]) if len(claim.names) == 1 else ""
+    request = giving_back(claim, group, withdraw=withdraw, inbox=inbox)
+    return await queued.give_back(port, claim, group, request)
 
 
 async def extend(
     port: Port, claims: Sequence[Claim], ttls: Sequence[float]
 ) -> list[Refusal | None]:
-    """Let leases live for these times from now, all in one round trip. None: extended.
+    """Let leases live for these times from now, with all their names. None: extended.
 
     Raises `LockUnavailable`: nothing is known of any of them.
     """
-    held = [(claim.keys, claim.token, ttl) for claim, ttl in zip(claims, ttls, strict=True)]
-    return await extend_all(port, held, store=another_ttl(claims, ttls))
+    store = another_ttl(claims, ttls)
+
+    async def some(batch: list[tuple[int, Keys]]) -> list[Refusal | None]:
+        held = [(its, claims[number].token, ttls[number]) for number, its in batch]
+        return await extend_all(port, held, store=store)
+
+    return await of_all_names(port, claims, some)
 
 
-Held = tuple["Keys", str, float]
+Held = tuple[Keys, str, float]
 """The keys of a lock, the token that holds it, and a ttl in seconds."""
 
 
@@ -88,16 +271,15 @@ async def extend_all(
 ) -> list[Refusal | None]:
     """Let each token hold its keys for so many seconds from now. Of those that don't hold them, it
     is asked in a second request why."""
-    script = "permits_extend" if permits else "mutex_extend"
 
-    async def ask(some: Sequence[Held], *, why: bool = False) -> list[Refusal | None]:
-        keys, args = extension(some, store=store, permits=permits, why=why)
-        return verdicts(await port.script(script, keys, args), len(some))
+    async def extend(some: Sequence[Held], *, why: bool = False) -> list[Refusal | None]:
+        request = extension(some, store=store, permits=permits, why=why)
+        return await ask(port, verdicts(len(some)), *request)
 
-    found = await ask(held)
+    found = await extend(held)
     refused = [number for number, refusal in enumerate(found) if refusal is not None]
     if refused:
-        answer = await ask([held[number] for number in refused], why=True)
+        answer = await extend([held[number] for number in refused], why=True)
         for number, refusal in zip(refused, answer, strict=True):
             found[number] = refusal
     return found
@@ -105,8 +287,8 @@ async def extend_all(
 
 def extension(
     held: Sequence[Held], *, store: bool, permits: bool = False, why: bool = False
-) -> tuple[list[str], list[str | int]]:
-    """Return KEYS and ARGV that let each token hold its keys for so many seconds from now. With
+) -> Request:
+    """Return the request that lets each token hold its keys for so many seconds from now. With
     `why`, the answer says why a token does not hold them."""
     first = held[0][0]
     if permits:
@@ -116,36 +298,102 @@ def extension(
     keys += first.index, first.clock
     if why:
         keys += [its.gone(token) for its, token, _ in held]
-    args: list[str | int] = [tokens.word(), int(store)]
+    args: list[Word] = [tokens.word(), int(store)]
     for _, token, ttl in held:
         args += token, milliseconds(ttl)
-    return keys, args
+    return Request("permits_extend" if permits else "mutex_extend", keys, args)
+
+
+A_MOMENT = 1.0
+"""Seconds for which a lease is put back that is released next. A request that arrives late locks
+the name for no longer."""
+
+
+def guarded(claim: Claim, script: str, keys: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """Return the script that acquires this claim, and its KEYS. The guard comes last."""
+    return (f"{script}_guarded", [*keys, claim.keys.guard]) if claim.guarded else (script, keys)
+
+
+async def put_back(
+    port: Port,
+    claims: Sequence[Claim],
+    ttls: Sequence[float],
+    deadlines: Sequence[float],
+    *,
+    withdrawn: bool = False,
+) -> list[Refusal | None]:
+    """Let forgotten leases live for these times from now, unless their holders' deadlines have
+    passed; with `withdrawn`, even if they were withdrawn. None: put back.
+
+    Raises `LockUnavailable`: nothing is known of any of them.
+    """
+    there = claims[0].names[0]
+    now_us = await ask(port, instant, "server_time", [there.guard], [tokens.word()])
+    heard = port.now()
+    # Too early, if anything, by the time that the answer was on its way.
+    ends = [now_us + round(1e6 * (deadline - heard)) for deadline in deadlines]
+
+    async def some(batch: list[tuple[int, Keys]]) -> list[Refusal | None]:
+        keys: list[str] = []
+        args: list[str | int] = [tokens.word(), int(withdrawn)]
+        for number, its in batch:
+            claim = claims[number]
+            keys += its.lock, its.gone(claim.token)
+            args += _value(claim, its), milliseconds(ttls[number]), ends[number]
+        first = batch[0][1]
+        keys += first.guard, first.index, first.clock
+        return await ask(port, verdicts(len(batch)), "mutex_put_back", keys, args)
+
+    return await of_all_names(port, claims, some)
+
+
+async def release_forgotten(port: Port, claim: Claim, deadline: float) -> Refusal | None:
+    """Release a lease that its release has not found, and whose deadline has not passed. It is put
+    back for a moment, which shows that nobody else has held the lock. None: released."""
+    [refusal] = await put_back(port, [claim], [A_MOMENT], [deadline], withdrawn=True)
+    if refusal is None:
+        refusal = await claim.primitive.release(port, claim)
+        if refusal is not None and not refusal.revoked:
+            return None  # that moment was over, or the lease was forgotten once more
+    return refusal
+
+
+def _value(claim: Claim, keys: Keys) -> str:
+    """Return the value of a lease at its lock, as in lua/value.lua."""
+    assert claim.granted is not None
+    fence = claim.fencing_tokens.get(keys.name, claim.granted.fencing_token)
+    acquired_us = claim.granted.acquired_us
+    acquired = "" if acquired_us == fence else acquired_us
+    return f"{claim.token}+{fence}|{acquired}|{milliseconds(claim.ttl)}|{claim.says}"
 
 
 async def write_down(port: Port, claims: Sequence[Claim]) -> None:
     """Write down leases that have been held for a while, in the index and in the history."""
-    held = [(its, claim.token) for claim in claims for its in claim.parts or (claim.keys,)]
+    held = [(its, claim.token) for claim in claims for its in claim.names]
     for positions in batches(port, [its.lock for its, _ in held], MOST_AT_ONCE):
-        await port.script("mutex_write_down", *record_of([held[each] for each in positions]))
+        some = record_of([held[each] for each in positions])
+        await ask(port, whole, *some)
 
 
-def record_of(held: Sequence[tuple[Keys, str]]) -> tuple[list[str], list[str]]:
-    """Return KEYS and ARGV that write down that each token holds its keys."""
+def record_of(held: Sequence[tuple[Keys, str]]) -> Request:
+    """Return the request that writes down that each token holds its keys."""
     keys = [key for its, _ in held for key in (its.lock, its.history)]
-    return [*keys, held[0][0].index], [tokens.word(), *(token for _, token in held)]
+    args = [tokens.word(), *(token for _, token in held)]
+    return Request("mutex_write_down", [*keys, held[0][0].index], args)
 
 
 async def adopt(port: Port, token: str, claim: Claim) -> Grant | Refusal:
-    ask = queued.Script("mutex_adopt", claim.keys.mutex(token))
-    return await queued.adopt(port, token, claim, ask)
+    script = queued.Script("mutex_adopt", claim.keys.mutex(token))
+    return await queued.adopt(port, token, claim, script)
 
 
 async def holders(port: Port, keys: Keys) -> list[Sight]:
-    reply = await port.script("mutex_holder", [keys.lock], [tokens.word()])
-    if reply is None:
-        return []
-    value, pttl, now_us = reply
-    return [Sight.of(value, Holder.parse(value, pttl, int(now_us)))]
+    return await ask(port, sights, "mutex_holder", [keys.lock], [tokens.word()])
+
+
+def sights(answer: Any) -> list[Sight]:
+    """Read the answer of lua/mutex_holder.lua."""
+    return [] if answer is None else [sight(*answer)]
 
 
 async def held_as(port: Port, keys: Keys) -> tuple[str, Holder] | None:
@@ -155,11 +403,27 @@ async def held_as(port: Port, keys: Keys) -> tuple[str, Holder] | None:
 
 
 async def clear(port: Port, keys: Keys, seen: Sequence[bytes], by: str, reason: str) -> list[bool]:
-    cleared = await port.script(
-        "mutex_clear",
-        keys.mutex(
-            seen[0][:32].decode(errors="replace")
-        ),  # the writer of a foreign value is told nothing
-        [tokens.word(), by, reason, seen[0]],
-    )
-    return [bool(cleared)]
+    return [await ask(port, flag, *clearing(keys, seen, by, reason))]
+
+
+def clearing(keys: Keys, seen: Sequence[bytes], by: str, reason: str) -> Request:
+    """Return the request that takes the lock away. The writer of a foreign value is told
+    nothing."""
+    its = keys.mutex(seen[0][:32].decode(errors="replace"))
+    return Request("mutex_clear", its, [tokens.word(), by, reason, seen[0]])
+
+
+def _groups(port: Port, names: Iterable[Keys]) -> dict[str, list[Keys]]:
+    """Group the keys that may be in one script, in the order of the names. A group is known by its
+    first key, which it keeps if it turns out that the server has slots. On one primary there is
+    one group."""
+    groups: dict[int, list[Keys]] = {}
+    for its in names:
+        groups.setdefault(port.slot(its.lock), []).append(its)
+    return {group[0].lock: group for group in groups.values()}
+
+
+def _keys(group: Sequence[Keys], token: str) -> list[str]:
+    """Return KEYS in the order of lua/locks.lua."""
+    keys = [key for its in group for key in its.of_token(token)]
+    return [*keys, group[0].index, group[0].clock]

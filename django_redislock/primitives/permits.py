@@ -24,18 +24,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import Any, ClassVar
 
 from ..base import tokens
 from ..base.exceptions import LockNotAcquired
 from ..base.holder import Holder
 from . import mutex, queued
-from .asking import batches, twice
-from .contract import Claim, Grant, Refusal, Sight
-
-if TYPE_CHECKING:
-    from .contract import Port
-    from .keys import Keys
+from .contract import (
+    MOST_AT_ONCE,
+    Claim,
+    Grant,
+    Port,
+    Refusal,
+    Request,
+    Sight,
+    Word,
+    batches,
+    milliseconds,
+    twice,
+)
+from .keys import Keys
+from .scripts import ask, flag, refused, sight, text, whole
 
 MANY = 1_000_000_000
 """Readers at a time: more than there can be."""
@@ -55,15 +64,25 @@ class Permits:
     limit: int
     unfenced: ClassVar[str] = ""
 
+    def taking(self, claim: Claim) -> Request:
+        its, ttl = claim.keys, str(milliseconds(claim.ttl))
+        args = [claim.token, ttl, claim.says, *map(str, self._wants)]
+        keys = [*its.at_once(claim.token), its.holders, its.index.clock]
+        return Request("permits_take", keys, args)
+
+    def dropping(self, claim: Claim) -> Request:
+        its = claim.keys
+        return Request("permits_drop", [its.lock, its.queue, its.holders], [claim.token])
+
     async def acquire(
         self, port: Port, claim: Claim, wait: float | None
     ) -> Grant | LockNotAcquired:
-        ask = queued.Script("permits_acquire", claim.keys.permits(claim.token), self._wants)
-        return await queued.acquire(port, claim, wait, ask)
+        script = queued.Script("permits_acquire", claim.keys.permits(claim.token), self._wants)
+        return await queued.acquire(port, claim, wait, script.acquire)
 
     async def release(self, port: Port, claim: Claim) -> Refusal | None:
-        ask = queued.Script("permits_release", claim.keys.permits(claim.token))
-        return await queued.release(port, claim, ask)
+        script = queued.Script("permits_release", claim.keys.permits(claim.token))
+        return await queued.release(port, claim, script.release)
 
     async def extend(
         self, port: Port, claims: Sequence[Claim], ttls: Sequence[float]
@@ -75,15 +94,15 @@ class Permits:
 
     async def write_down(self, port: Port, claims: Sequence[Claim]) -> None:
         """As `mutex.write_down`."""
-        for positions in batches(port, [claim.keys.lock for claim in claims], mutex.MOST_AT_ONCE):
+        for positions in batches(port, [claim.keys.lock for claim in claims], MOST_AT_ONCE):
             some = [claims[each] for each in positions]
             keys = [key for claim in some for key in (claim.keys.lock, claim.keys.holders)]
             words = [tokens.word(), *(claim.token for claim in some)]
-            await port.script("permits_write_down", [*keys, some[0].keys.index], words)
+            await ask(port, whole, "permits_write_down", [*keys, some[0].keys.index], words)
 
     async def adopt(self, port: Port, token: str, claim: Claim) -> Grant | Refusal:
-        ask = queued.Script("permits_adopt", claim.keys.permits(token), self._wants)
-        return await queued.adopt(port, token, claim, ask)
+        script = queued.Script("permits_adopt", claim.keys.permits(token), self._wants)
+        return await queued.adopt(port, token, claim, script)
 
     async def downgrade(self, port: Port, claim: Claim) -> Refusal | None:
         """Let `claim` hold its permit as this kind from now on, without a gap. None: it does.
@@ -92,27 +111,20 @@ class Permits:
         """
         keys = claim.keys.permits(claim.token)
         args: list[str | int] = [claim.token, *self._wants]
-        done, *rest = await twice(lambda: port.script("permits_downgrade", keys, args), claim)
-        return None if done else Refusal(*rest)
+        return await twice(lambda: ask(port, refused, "permits_downgrade", keys, args), claim)
 
     async def holders(self, port: Port, keys: Keys) -> list[Sight]:
-        now_us, *found = await port.script(
-            "permits_holders", [keys.lock, keys.holders], [tokens.word(), SHOWN]
-        )
-        return [
-            Sight(token, Holder.parse(record or b"", pttl, int(now_us)))
-            for record, pttl, token in found
-        ]
+        return [its for its, _ in await _holders(port, keys, SHOWN)]
 
     async def clear(
         self, port: Port, keys: Keys, seen: Sequence[bytes], by: str, reason: str
     ) -> list[bool]:
-        cleared = await port.script(
-            "permits_clear",
-            [*keys.permits(""), *(keys.gone(one.decode(errors="replace")) for one in seen)],
-            [tokens.word(), by, reason, *seen],
-        )
-        return [bool(one) for one in cleared]
+        def read(answer: Any) -> list[bool]:
+            return [flag(one) for one, _ in zip(answer, seen, strict=True)]
+
+        gone = [keys.gone(one.decode(errors="replace")) for one in seen]
+        args: list[Word] = [tokens.word(), by, reason, *seen]
+        return await ask(port, read, "permits_clear", [*keys.permits(""), *gone], args)
 
     @property
     def _wants(self) -> tuple[str, int]:
@@ -122,13 +134,25 @@ class Permits:
 async def held_as(port: Port, keys: Keys) -> tuple[str, Holder] | None:
     """Return a kind of permits that is held, and its holder. Raises `LockError` for a key of
     another type."""
-    args: list[str | int] = [tokens.word(), 1]
-    now_us, *found = await port.script("permits_holders", [keys.lock, keys.holders], args)
-    for record, pttl, _ in found:
-        kind = (record or b"").rpartition(b"\t")[2].partition(b"|")[0].decode(errors="replace")
+    for its, record in await _holders(port, keys, 1):
+        kind = record.rpartition(b"\t")[2].partition(b"|")[0].decode(errors="replace")
         if kind in ("semaphore", "read", "write"):
-            return kind, Holder.parse(record, pttl, int(now_us))
+            return kind, its.holder
     return None
+
+
+async def _holders(port: Port, keys: Keys, most: int) -> list[tuple[Sight, bytes]]:
+    """Return the present holders, and what each has written."""
+
+    def read(answer: Any) -> list[tuple[Sight, bytes]]:
+        now_us, *found = answer
+        return [
+            (sight(record or b"", pttl, now_us)._replace(token=text(token)), record or b"")
+            for record, pttl, token in found
+        ]
+
+    args: list[Word] = [tokens.word(), most]
+    return await ask(port, read, "permits_holders", [keys.lock, keys.holders], args)
 
 
 READ = Permits("read", MANY)

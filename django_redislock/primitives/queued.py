@@ -6,37 +6,50 @@ differ in the script, and in its last arguments.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
+from ..base import label
 from ..base.clock import deadline
 from ..base.exceptions import LockError, LockNotAcquired, LockUnavailable
-from ..base.holder import Holder
-from ..base.label import number
-from . import guard
-from .asking import milliseconds, too_late, twice
-from .contract import Claim, Grant, Refusal, Word
+from ..base.holder import server_time
+from .contract import Claim, Grant, Port, Refusal, Request, Word, milliseconds, too_late, twice
+from .keys import Keys
+from .scripts import ask, flag, instant, maybe, nth, refusal, sight, text, whole
 from .waiting import DEAF, HEAD, NEVER, WaitLog, backoff, slice_for
 
-if TYPE_CHECKING:
-    from .contract import Port
+Acquired = tuple[Any, ...]
+"""An answer as `acquired` returns it."""
 
 
-class Acquire(Protocol):
-    """A way to ask for a lock, once."""
-
-    async def acquire(
-        self, port: Port, claim: Claim, inbox: str, ticket: str
-    ) -> tuple[list[Any], str]:
-        """Return an answer like that of lua/mutex_acquire.lua, and the name to which it
-        applies."""
+Ask = Callable[[Port, Claim, str, str], Awaitable[tuple[Acquired, str]]]
+"""A way to ask for a lock, once, with an inbox and a ticket. Returns an answer, and the name to
+which it applies."""
+GiveBack = Callable[[Port, Claim], Awaitable[Refusal | None]]
+"""A way to release a lock, once."""
 
 
-class Release(Protocol):
-    """A way to release a lock, once."""
-
-    async def release(self, port: Port, claim: Claim) -> Refusal | None: ...
+def acquired(answer: Any, names: int = 1) -> Acquired:
+    """Read the answer of a script that acquires so many names: its code, and what
+    lua/mutex_acquire.lua or lua/permits_acquire.lua says of that code, without a holder's
+    times, which are in a `Sight`."""
+    match answer:
+        case [1, acquired_us, handed, *fences] if len(fences) == names:
+            return 1, instant(acquired_us), flag(handed), *map(whole, fences)
+        case [0, value, pttl, now_us, position, ticket, lasted_us, number]:
+            seen, us = sight(value or b"", pttl, now_us), label.number(maybe(lasted_us))
+            lasted_for = None if us is None else us / 1e6
+            return 0, seen, whole(position), ticket.decode(), lasted_for, whole(number)
+        case [2, ticket]:
+            return 2, ticket.decode()
+        case [4, left_ms, now_us, ticket]:
+            return 4, whole(left_ms), instant(now_us), ticket.decode()
+        case [-1, why, *number]:
+            return -1, Refusal(None, text(why)), *number
+        case [-2, kind]:
+            return -2, kind.decode()
+    raise ValueError(answer)
 
 
 class Script(NamedTuple):
@@ -46,32 +59,59 @@ class Script(NamedTuple):
     keys: Sequence[str]
     more: Sequence[Word] = ()
     """Its last arguments."""
+    read: Callable[[Any], Acquired] = acquired
+    """The reader, if it acquires."""
 
     async def acquire(
         self, port: Port, claim: Claim, inbox: str, ticket: str
-    ) -> tuple[list[Any], str]:
+    ) -> tuple[Acquired, str]:
         args = [claim.token, milliseconds(claim.ttl), claim.says, inbox, ticket, *self.more]
-        return await port.script(self.name, self.keys, args), claim.keys.name
+        return await ask(port, self.read, self.name, self.keys, args), claim.keys.name
 
     async def release(self, port: Port, claim: Claim) -> Refusal | None:
-        own_inbox = port.own_inbox(claim.keys)
-        args = [claim.token, int(claim.doubtful), own_inbox, *self.more]
-        sent = port.now()
-        try:
-            released, *rest = await port.script(self.name, self.keys, args)
-        except BaseException:
-            # A waiter of this process may have the lock now, and no message says so.
-            port.wake_neighbours(claim.keys)
-            raise
-        if not released:
-            return None if claim.keys.lock in claim.released else Refusal(*rest)
-        claim.released += (claim.keys.lock,)
-        now_us, granted = rest or (0, ())
-        if granted:
-            # The deadlines count from our sending, since these waiters have the same clock.
-            grants = [Grant(int(fence), int(now_us), sent) for fence in granted[1::2]]
-            await port.hand_over([*zip(map(bytes.decode, granted[::2]), grants, strict=True)])
-        return None
+        args = [claim.token, int(claim.doubtful), port.own_inbox(claim.keys), *self.more]
+        return await give_back(port, claim, [claim.keys], Request(self.name, self.keys, args))
+
+
+async def give_back(
+    port: Port, claim: Claim, names: Sequence[Keys], request: Request
+) -> Refusal | None:
+    """Send a release of these names, and wake the waiters of this process that have the lock now.
+    None: released, now or before."""
+    sent, first = port.now(), names[0]
+    try:
+        # The waiters' deadlines count from our sending, since they have the same clock.
+        done = await ask(port, partial(released, names, sent=sent), *request)
+    except BaseException:
+        # A waiter of this process may have the lock now, and no message says so.
+        port.wake_neighbours(first)
+        raise
+    if isinstance(done, Refusal):
+        if first.lock in claim.released:
+            return None
+        return done if len(claim.names) > 1 else done._replace(name=None)
+    claim.released += (first.lock,)
+    if done:
+        await port.hand_over(done)
+    return None
+
+
+def released(
+    names: Sequence[Keys], answer: Any, sent: float = 0.0
+) -> Refusal | list[tuple[str, Grant]]:
+    """Read the answer of a script that releases: the waiters that have the lock now."""
+    match answer:
+        case [1]:
+            return []
+        case [1, now_us, heirs]:
+            each = zip(heirs[::2], heirs[1::2], strict=True)
+            acquired_us = instant(now_us)
+            return [
+                (token.decode(), Grant(whole(fence), acquired_us, sent)) for token, fence in each
+            ]
+        case [0, value, gone, *number]:
+            return refusal(value, gone)._replace(name=nth(names, *number or (1,)).name)
+    raise ValueError(answer)
 
 
 class Attempts:
@@ -81,7 +121,7 @@ class Attempts:
     def __init__(self, port: Port, claim: Claim, wait: float | None) -> None:
         self._port = port
         self._claim = claim
-        self._began = port.now()
+        self._began = claim.began = port.now() if claim.began is None else claim.began
         self._end = NEVER if wait is None else self._began + wait
         self._failures = 0
         self.last = False
@@ -95,14 +135,13 @@ class Attempts:
     def left(self) -> float:
         return max(0.0, self._end - self._port.now())
 
-    @cached_property
-    def _log(self) -> WaitLog:
-        return WaitLog(self._claim.keys.name)
-
     @property
-    def until_log(self) -> float:
-        """Seconds until there is to be another line about a busy lock."""
-        return self._log.next_busy - self.waited
+    def over(self) -> bool:
+        return self._port.now() >= self._end
+
+    @cached_property
+    def log(self) -> WaitLog:
+        return WaitLog(self._claim.keys.name)
 
     def ask(self) -> None:
         """Note that a request is sent now."""
@@ -117,14 +156,6 @@ class Attempts:
             raise too_late(self._claim, doubtful=True)
         self._failures = 0
 
-    def busy(self, name: str, holder: Holder, position: int = 0) -> None:
-        """Note that somebody holds the lock, which will be asked for again."""
-        self._log.busy(name, holder, self.waited, position)
-
-    def paused(self, error: LockUnavailable) -> None:
-        """Note that nobody new gets the lock yet."""
-        self._log.unavailable(error, self.waited)
-
     def failed(self, error: LockUnavailable) -> float:
         """Note that there was no answer. Returns the seconds until the next request; raises
         `error` if there will be none."""
@@ -134,26 +165,25 @@ class Attempts:
         # Once more if the request was sent and the connection closed: an idle connection that the
         # server had closed fails so, and an acquire that does not wait needs an answer, too.
         once_more = self._failures == 1 and error.doubtful and not error.silent
-        over = self._port.now() >= self._end
         error.after(self.waited)
-        if not error.passing or (over and not once_more):
+        if not error.passing or (self.over and not once_more):
             raise error
         if not once_more:
-            self._log.unavailable(error, self.waited)
+            self.log.unavailable(error, self.waited)
         return min(backoff(self._failures, uniform=self._port.uniform), self.left)
 
 
 async def acquire(
-    port: Port, claim: Claim, wait: float | None, ask: Acquire
+    port: Port, claim: Claim, wait: float | None, way: Ask
 ) -> Grant | LockNotAcquired:
     """Hold `claim`, waiting for up to `wait` seconds (0: try once, None: without end).
 
-    Raises `LockUnavailable` if Redis can't be asked for as long; the caller then owes a
+    Raises `LockUnavailable` if Redis can't be reached for as long; the caller then owes a
     `release`, as after any other exception.
     """
     token = claim.token
     attempts = Attempts(port, claim, wait)
-    names = claim.parts or (claim.keys,)
+    names = claim.names
     begun = listened = False
     ticket = ""
     try:
@@ -161,10 +191,9 @@ async def acquire(
         while True:
             attempts.ask()
             try:
-                answer, name = await ask.acquire(
-                    port, claim, "" if attempts.last else inbox, ticket
-                )
-                code, *rest = answer
+                claim.raise_failed()
+                box = "" if attempts.last else inbox
+                (code, *rest), name = await way(port, claim, box, ticket)
                 attempts.heard(code)
             except LockUnavailable as error:
                 pause = attempts.failed(error)
@@ -172,45 +201,38 @@ async def acquire(
                 listened = False
                 continue
             if code == 1:
-                # An answer of one number is that of a lock that was free: it has got both from the
-                # server's clock.
-                fencing_token, acquired_us, *handed = rest if len(rest) > 1 else rest * 2
-                fence = None if fencing_token is None else int(fencing_token)
-                untold = any(handed) and listened and port.learned == "look"
-                return Grant(fence, int(acquired_us), attempts.sent, untold)
+                acquired_us, handed, fence = rest
+                untold = handed and listened and port.learned == "look"
+                return Grant(fence, acquired_us, attempts.sent, untold)
             if code == 2:
                 # Killed waiters stood before us. A script removes only some of them, since Redis
                 # stands still meanwhile, and the lock may be free: so this is no refusal yet.
-                ticket = rest[0].decode()
+                [ticket] = rest
                 continue
             if code == 4:
-                left_ms, now_us, ticket_bytes = rest
-                paused = guard.paused(name, left_ms, int(now_us))
+                left_ms, now_us, ticket = rest
+                paused = _paused(name, left_ms, now_us)
                 if attempts.last:
                     paused.after(attempts.waited)
                     # The script has given up the place in the queue, too.
                     claim.sent = claim.doubtful
                     raise paused
-                attempts.paused(paused)
-                ticket = ticket_bytes.decode()
+                attempts.log.unavailable(paused, attempts.waited)
                 # As who is far behind in a queue: nobody gets it sooner, and many may wait for it.
                 pause = slice_for(HEAD, left_ms / 1000, attempts.left, port.uniform)
                 await port.wait(pause, attempts.left)
                 inbox = await port.listen(token, within=0, keys=names)
                 continue
             if code == -1:
-                raise Refusal(None, rest[0]).error(name)
+                raise rest[0].error(name)
             if code == -2:
                 raise _another_kind(name, claim, rest[0])
-            value, pttl, now_us, position, ticket_bytes, lasted_us, *holders = rest
-            holder = Holder.parse(value or b"", pttl, int(now_us))
+            (_, holder), position, ticket, lasted_for, *holders = rest
             if attempts.last:
-                lasted_for = None if (us := number(lasted_us)) is None else us / 1e6
                 return LockNotAcquired(
                     name, holder, attempts.waited, position, lasted_for, *holders
                 )
-            attempts.busy(name, holder, position)
-            ticket = ticket_bytes.decode()
+            attempts.log.busy(name, holder, attempts.waited, position)
             left = attempts.left
             if inbox == DEAF and not begun:
                 # Perhaps this process waits for the first time: begin to listen, and ask again
@@ -221,11 +243,11 @@ async def acquire(
             listened = inbox != DEAF
             place = position if listened else 0
             pause = slice_for(place, holder.remaining, left, port.uniform)
-            longest = min(left, max(pause, attempts.until_log)) if listened else 0.0
-            grant = await port.wait(pause, left, rest=longest)
+            rest_for = max(pause, attempts.log.next_busy - attempts.waited) if listened else 0.0
+            grant = await port.wait(pause, left, rest=min(left, rest_for))
             if (
                 grant is not None
-                and not claim.parts
+                and len(names) == 1
                 and port.now() < deadline(grant.sent, claim.ttl)
             ):
                 return grant
@@ -239,12 +261,12 @@ async def acquire(
             raise
 
 
-async def release(port: Port, claim: Claim, ask: Release) -> Refusal | None:
+async def release(port: Port, claim: Claim, way: GiveBack) -> Refusal | None:
     """Give back the lease, or the place in the queue. None: released, now or before.
 
     Asks twice when the connection is lost. Raises `LockUnavailable`; it may be repeated.
     """
-    refusal = await twice(partial(ask.release, port, claim), claim, gives_back=True)
+    refusal = await twice(partial(way, port, claim), claim, gives_back=True)
     if refusal and claim.given_back and not refusal.revoked:
         # As far as the answers show, the earlier request released the lock, and others have held
         # it since.
@@ -252,38 +274,52 @@ async def release(port: Port, claim: Claim, ask: Release) -> Refusal | None:
     return refusal
 
 
-async def adopt(port: Port, token: str, claim: Claim, ask: Script) -> Grant | Refusal:
+async def adopt(port: Port, token: str, claim: Claim, script: Script) -> Grant | Refusal:
     """Hold, as `claim`, the lease that `token` has held until now.
 
     Asks twice when the connection is lost. Raises `LockUnavailable`; the caller then owes a
     `release` of `claim`, as after any other exception.
     """
     name = claim.keys.name
-    args = [token, claim.token, milliseconds(claim.ttl), claim.says, *ask.more]
+    args = [token, claim.token, milliseconds(claim.ttl), claim.says, *script.more]
     claim.sent = True
 
-    async def once() -> tuple[float, list[Any]]:
-        return port.now(), await port.script(ask.name, ask.keys, args)
+    def read(sent: float, answer: Any) -> Grant | Refusal:
+        match answer:
+            case [1, fence, acquired_us]:
+                return Grant(None if fence is None else whole(fence), instant(acquired_us), sent)
+            case [0, value, gone]:
+                return refusal(value, gone)
+            case [-2, kind]:
+                raise _another_kind(name, claim, kind.decode())
+        raise ValueError(answer)
 
-    sent, (adopted, *rest) = await twice(once, claim)
-    if adopted == -2:
-        raise _another_kind(name, claim, rest[0])
-    if not adopted:
-        return Refusal(*rest)
-    fence = None if rest[0] is None else int(rest[0])
-    return Grant(fence, int(rest[1]), sent)
+    return await twice(
+        lambda: ask(port, partial(read, port.now()), script.name, script.keys, args), claim
+    )
 
 
-def _another_kind(name: str, claim: Claim, held: bytes) -> LockError:
+def _another_kind(name: str, claim: Claim, held: str) -> LockError:
     """The error for a name that is held as another kind of permits. For a mutex, Redis says
     WRONGTYPE."""
     is_, wanted = (
         "a semaphore" if kind == "semaphore" else "a read-write lock"
-        for kind in (held.decode(), claim.primitive.kind)
+        for kind in (held, claim.primitive.kind)
     )
     return LockError(
         f"{name!r} is held as {is_}, and can't be {wanted} at the same time. Give them different "
         f"names; or, if you changed the kind of this lock, wait until nobody holds it as the old "
         f"kind.",
+        name,
+    )
+
+
+def _paused(name: str, left_ms: int, now_us: int) -> LockUnavailable:
+    """The error for a lock that nobody new gets for so long."""
+    until = server_time(now_us + 1000 * left_ms)
+    return LockUnavailable(
+        f"Redis has lost its data, or is new: it may have forgotten who holds {name!r}. Nobody "
+        f"new gets it before {until:%H:%M:%S} UTC, in {left_ms / 1000:.1f} s (AFTER_LOSS is "
+        f"'wait').",
         name,
     )

@@ -33,21 +33,16 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from ..base import tokens
 from ..base.clock import deadline
 from ..base.exceptions import LockError, LockNotAcquired, LockUnavailable
-from ..base.holder import Holder
 from ..base.servers import Servers
-from . import mutex
-from .asking import milliseconds, verdicts
-from .contract import Claim, Grant, Refusal, Sight
-from .waiting import Deadline, WaitLog
-
-if TYPE_CHECKING:
-    from .contract import Port
-    from .keys import Keys
+from . import mutex, queued
+from .contract import MOST_AT_ONCE, Claim, Grant, Port, Refusal, Request, Sight, milliseconds
+from .keys import Keys
+from .scripts import AT_ONCE, flag, verdicts, whole
 
 Answers = Sequence[Any]
 """The answer of each server's script, in order, or the error instead."""
@@ -82,54 +77,58 @@ class Redlock:
         self, port: Port, claim: Claim, wait: float | None
     ) -> Grant | LockNotAcquired:
         name = claim.keys.name
-        began = port.now()
-        patience = Deadline(began, wait)
-        log = WaitLog(name)
+        attempts = queued.Attempts(port, claim, wait)
         tries = 0
+        free = True
         while True:
-            sent = port.now()
-            last = patience.over(sent)
-            claim.sent = True
-            answers = await port.ask_all(
-                self.servers.aliases,
-                "mutex_acquire",
-                claim.keys.mutex(claim.token),
-                [claim.token, milliseconds(claim.ttl), claim.says, "", ""],
-                within=within(claim.ttl),
-                enough=partial(self._decided, last=last),
-            )
-            granted = [answer for answer in answers if _says(answer, 1)]
-            in_time = port.now() < deadline(sent, claim.ttl)
-            if len(granted) >= self.servers.quorum and in_time:
+            attempts.ask()
+            answers = await self._ask(port, claim, free=free, last=attempts.last)
+            granting = [number for number, answer in enumerate(answers) if _says(answer, 1)]
+            in_time = port.now() < deadline(attempts.sent, claim.ttl)
+            if len(granting) >= self.servers.quorum and in_time:
                 claim.doubtful = any(isinstance(answer, LockError) for answer in answers)
-                # The time of acquiring comes last, as in queued.py.
-                return Grant(None, min(int(answer[-1]) for answer in granted), sent)
-            owing = await self._undo(port, claim, _left(answers), _granting(answers))
+                acquired_us = min(answers[number][1] for number in granting)
+                return Grant(None, acquired_us, attempts.sent)
+            owing = await self._undo(port, claim, _left(answers), granting)
+            if free and None in answers:  # it is not free somewhere: ask who has it
+                free, claim.token, claim.sent = False, tokens.new(), False
+                continue
             error: LockNotAcquired | LockUnavailable
             if any(_says(answer, 0) for answer in answers) and self._most(answers):
-                error = self._taken(name, answers, port.now() - began)
-                if last:
+                error = self._taken(name, answers, attempts.waited)
+                if attempts.last:
                     return error
-                log.busy(name, error.holder, error.waited)
+                attempts.log.busy(name, error.holder, error.waited)
             else:
                 error = self._unavailable(name, answers, in_time)
-                error.after(port.now() - began)
+                error.after(attempts.waited)
                 # As in queued.py: killed waiters for an ordinary mutex of this name stood before
                 # us.
                 again = any(_says(answer, 2) for answer in answers)
-                if (last and not again) or not error.passing:
+                if (attempts.last and not again) or not error.passing:
                     raise error
-                log.unavailable(error, error.waited)
+                attempts.log.unavailable(error, error.waited)
             while True:
                 tries += 1
-                await port.sleep(_pause(port, tries, error, patience.left(port.now())))
+                await port.sleep(_pause(port, tries, error, attempts.left))
                 if len(owing) >= self.servers.quorum:
                     owing = await self._undo(port, claim, owing)
                 if len(owing) < self.servers.quorum:
                     break
-                if patience.over(port.now()):
+                if attempts.over:
                     raise error
             claim.token, claim.sent = tokens.new(), False
+
+    async def _ask(self, port: Port, claim: Claim, *, free: bool, last: bool) -> Answers:
+        """Ask all servers for the lock; as long as it seems to be `free`, by the short request of
+        a mutex, which does nothing if it is not."""
+        request = mutex.taking(claim) if free else mutex.asking(claim, claim.names)
+        read = AT_ONCE.get(request.script, queued.acquired)
+
+        def enough(answers: Answers) -> bool:
+            return (free and None in answers) or self._decided(answers, last=last)
+
+        return await self._ask_all(port, read, request, enough, within(claim.ttl))
 
     async def _undo(
         self, port: Port, claim: Claim, at: Sequence[int], granting: Collection[int] = ()
@@ -150,31 +149,38 @@ class Redlock:
             claim.sent = False
             return []
         withdraw = len(granting) < len(at)
-        answers = await port.ask_all(
-            [self.servers.aliases[number] for number in at],
-            "mutex_release",
-            claim.keys.mutex(claim.token),
-            [claim.token, int(withdraw), ""],
-            within=within(claim.ttl),
-            enough=enough,
-        )
+        answers = await self._give_back(port, claim, withdraw, enough, at)
         left = owing(answers)
         claim.sent = bool(left)
         return left
 
     async def release(self, port: Port, claim: Claim) -> Refusal | None:
         """Release the lock at all servers. None: a majority has released it, now or before."""
-        answers = await port.ask_all(
-            self.servers.aliases,
-            "mutex_release",
-            claim.keys.mutex(claim.token),
-            [claim.token, int(claim.doubtful), ""],
-            within=within(claim.ttl),
-            enough=lambda answers: self._settled(answers, _code),
-        )
-        refused = [answer for answer in answers if _says(answer, 0)]
+        done: list[Any] = []
+        at: Sequence[int] = range(len(self.servers.aliases))
+        if not claim.doubtful:
+            request = mutex.dropping(claim)
+            dropped = await self._ask_all(
+                port,
+                AT_ONCE[request.script],
+                request,
+                lambda answers: self._settled(answers, bool),
+                within(claim.ttl),
+            )
+            done = [answer for answer in dropped if _says(answer, 1)]
+            at = [number for number in at if not _says(dropped[number], 1)]
+            lost = [answer for answer in dropped if isinstance(answer, LockError)]
+            claim.given_back |= any(map(_arrived, lost))
+
+        def settled(answers: Answers) -> bool:
+            return self._settled([*done, *answers], _refused)
+
+        answers = done
+        if at:
+            answers = [*done, *await self._give_back(port, claim, claim.doubtful, settled, at)]
+        refused = _refusals(answers)
         if len(refused) >= self.servers.quorum:
-            refusal = _telling([Refusal(value, gone) for _, value, gone in refused])
+            refusal = _telling(refused)
             # As far as the answers show, the earlier request released it, and others have held it
             # since.
             return None if claim.given_back and not refusal.revoked else refusal
@@ -190,32 +196,23 @@ class Redlock:
         """As `Primitive.extend`. None: a majority has extended it. An error: no majority has given
         the same answer."""
         held = [(claim.keys, claim.token, ttl) for claim, ttl in zip(claims, ttls, strict=True)]
-        keys, args = mutex.extension(held, store=mutex.another_ttl(claims, ttls), why=True)
+        request = mutex.extension(held, store=mutex.another_ttl(claims, ttls), why=True)
 
         def of_each(answers: Answers) -> list[Answers]:
             """Return for each claim what each server says: None, a refusal, or an error."""
             number = len(claims)
-            said = (
-                [one] * number if isinstance(one, LockError) else verdicts(one, number)
-                for one in answers
-            )
+            said = ([one] * number if isinstance(one, LockError) else one for one in answers)
             return list(zip(*said, strict=True))
 
         def settled(answers: Answers) -> bool:
-            return all(self._settled(of_one, _extended) for of_one in of_each(answers))
+            return all(self._settled(of_one, _refused) for of_one in of_each(answers))
 
-        heard = await port.ask_all(
-            self.servers.aliases,
-            "mutex_extend",
-            keys,
-            args,
-            within=within(min(ttls)),
-            enough=settled,
-        )
+        read, seconds = verdicts(len(claims)), within(min(ttls))
+        heard = await self._ask_all(port, read, request, settled, seconds)
         results: list[Refusal | LockUnavailable | None] = []
         for claim, answers in zip(claims, of_each(heard), strict=True):
-            refused = [answer for answer in answers if isinstance(answer, Refusal)]
-            if sum(map(_extended, answers)) >= self.servers.quorum:
+            refused = _refusals(answers)
+            if answers.count(None) >= self.servers.quorum:
                 results.append(None)
             elif len(refused) >= self.servers.quorum:
                 results.append(_telling(refused))
@@ -223,19 +220,17 @@ class Redlock:
                 results.append(self._unavailable(claim.keys.name, answers))
         return results
 
+    def taking(self, claim: Claim) -> Request | None:  # noqa: ARG002
+        return None  # it is sent to several servers
+
+    dropping = taking
+
     async def write_down(self, port: Port, claims: Sequence[Claim]) -> None:
         """As `mutex.write_down`, at every server."""
-        for start in range(0, len(claims), mutex.MOST_AT_ONCE):
-            some = claims[start : start + mutex.MOST_AT_ONCE]
-            keys, args = mutex.record_of([(claim.keys, claim.token) for claim in some])
-            await port.ask_all(
-                self.servers.aliases,
-                "mutex_write_down",
-                keys,
-                args,
-                within=WITHIN,
-                enough=self._most,
-            )
+        for start in range(0, len(claims), MOST_AT_ONCE):
+            some = claims[start : start + MOST_AT_ONCE]
+            request = mutex.record_of([(claim.keys, claim.token) for claim in some])
+            await self._ask_all(port, whole, request, self._most, WITHIN)
 
     async def adopt(self, port: Port, token: str, claim: Claim) -> Grant | Refusal:  # noqa: ARG002
         """Raise `LockError`: such a lease stays in its process."""
@@ -243,21 +238,15 @@ class Redlock:
 
     async def holders(self, port: Port, keys: Keys) -> list[Sight]:
         """Return the holder at a majority of the servers."""
-        answers = await port.ask_all(
-            self.servers.aliases,
-            "mutex_holder",
-            [keys.lock],
-            [tokens.word()],
-            within=within(10),
-            enough=lambda answers: self._settled(answers, _token),
+        request = Request("mutex_holder", [keys.lock], [tokens.word()])
+        answers = await self._ask_all(
+            port, mutex.sights, request, lambda answers: self._settled(answers, _tokens), WITHIN
         )
         if not self._most(answers):
             raise self._unavailable(keys.name, answers)
         seen: dict[bytes, list[Sight]] = {}
         for answer in answers:
-            if isinstance(answer, list):
-                value, pttl, now_us = answer
-                sight = Sight.of(value, Holder.parse(value, pttl, int(now_us)))
+            for sight in () if isinstance(answer, LockError) else answer:
                 seen.setdefault(sight.token, []).append(sight)
         return [sights[0] for sights in seen.values() if len(sights) >= self.servers.quorum]
 
@@ -265,28 +254,44 @@ class Redlock:
         self, port: Port, keys: Keys, seen: Sequence[bytes], by: str, reason: str
     ) -> list[bool]:
         """Take the lock away at every server, for an operator. False: it changed hands."""
-        answers = await port.ask_all(
-            self.servers.aliases,
-            "mutex_clear",
-            keys.mutex(seen[0][:32].decode(errors="replace")),
-            [tokens.word(), by, reason, seen[0]],
-            within=within(10),
-            enough=lambda _: False,  # no server may be left out
-        )
+        request = mutex.clearing(keys, seen, by, reason)
+        # No server may be left out.
+        answers = await self._ask_all(port, flag, request, lambda _: False, WITHIN)
         if not self._most(answers):
             raise self._unavailable(keys.name, answers)
-        return [any(answer == 1 for answer in answers)]
+        return [any(answer is True for answer in answers)]
 
     async def show_life(self, port: Port, key: str, ttl: float, patience: float) -> None:
         """Show that this process lives, at every server."""
-        await port.ask_all(
-            self.servers.aliases,
-            "record_set",
-            [key],
-            [tokens.word(), b"", milliseconds(ttl)],
-            within=patience,
-            enough=self._most,
-        )
+        request = Request("record_set", [key], [tokens.word(), b"", milliseconds(ttl)])
+        await self._ask_all(port, bool, request, self._most, patience)
+
+    async def _give_back(
+        self,
+        port: Port,
+        claim: Claim,
+        withdraw: bool,
+        enough: Callable[[Answers], bool],
+        at: Sequence[int],
+    ) -> Answers:
+        """Release the lock at some of the servers."""
+        request = mutex.giving_back(claim, claim.names, withdraw=withdraw)
+        read = partial(queued.released, claim.names)
+        return await self._ask_all(port, read, request, enough, within(claim.ttl), at)
+
+    async def _ask_all(
+        self,
+        port: Port,
+        read: Callable[[Any], Any],
+        request: Request,
+        enough: Callable[[Answers], bool],
+        seconds: float,
+        at: Sequence[int] | None = None,
+    ) -> Answers:
+        """Ask all servers, or some of them, as `Port.ask_all`."""
+        aliases = self.servers.aliases
+        servers = aliases if at is None else [aliases[number] for number in at]
+        return await port.ask_all(servers, read, request, within=seconds, enough=enough)
 
     def _decided(self, answers: Answers, last: bool = False) -> bool:
         """Return whether a majority has granted the lock. Or a majority has answered, and either
@@ -314,10 +319,10 @@ class Redlock:
     def _taken(self, name: str, answers: Answers, waited: float) -> LockNotAcquired:
         """The error that names the holder at most of the servers."""
         refusals = [answer for answer in answers if _says(answer, 0)]
-        of_token = Counter(value[:32] for _, value, *_ in refusals)
-        (token, _), *_ = of_token.most_common(1)
-        _, value, pttl, now_us, *_ = next(one for one in refusals if one[1][:32] == token)
-        return LockNotAcquired(name, Holder.parse(value, pttl, int(now_us)), waited)
+        of_token = Counter(sight.token for _, sight, *_ in refusals)
+        [(token, _)] = of_token.most_common(1)
+        holder = next(sight.holder for _, sight, *_ in refusals if sight.token == token)
+        return LockNotAcquired(name, holder, waited)
 
     def _unavailable(self, name: str, answers: Answers, in_time: bool = True) -> LockUnavailable:
         errors = [answer for answer in answers if isinstance(answer, LockError)]
@@ -338,7 +343,7 @@ class Redlock:
 
 
 def _says(answer: Any, code: int) -> bool:
-    return isinstance(answer, list) and answer[0] == code
+    return isinstance(answer, list | tuple) and answer[0] == code
 
 
 def _collides(answer: Any) -> bool:
@@ -347,24 +352,21 @@ def _collides(answer: Any) -> bool:
     now."""
     if not _says(answer, 0):
         return False
-    _, value, pttl, now_us, *_ = answer
-    held = Holder.parse(value, pttl, int(now_us)).held
+    held = answer[1].holder.held
     return held is not None and held < 2 * WITHIN
 
 
-def _code(answer: Any) -> Hashable:
-    """Return the first part of an answer."""
-    return int(answer[0])
+def _refused(answer: Any) -> bool:
+    return isinstance(answer, Refusal)
 
 
-def _extended(answer: Any) -> bool:
-    """Return whether a server has extended one claim of several."""
-    return answer is None
+def _refusals(answers: Answers) -> list[Refusal]:
+    return [answer for answer in answers if isinstance(answer, Refusal)]
 
 
-def _token(answer: Any) -> Hashable:
-    """Return the token of the holder at a server; None: nobody holds the lock there."""
-    return None if answer is None else bytes(answer[0][:32])
+def _tokens(answer: Sequence[Sight]) -> Hashable:
+    """Return the token of the holder at a server, if somebody holds the lock there."""
+    return tuple(sight.token for sight in answer)
 
 
 def _silent(answers: Answers) -> int:
@@ -372,13 +374,11 @@ def _silent(answers: Answers) -> int:
     return sum(isinstance(one, LockUnavailable) and one.silent for one in answers)
 
 
-def _granting(answers: Answers) -> list[int]:
-    return [number for number, answer in enumerate(answers) if _says(answer, 1)]
-
-
 def _arrived(answer: Any) -> bool:
     """Return whether a server has run the script, or may have."""
-    return isinstance(answer, list) or (isinstance(answer, LockUnavailable) and answer.doubtful)
+    if isinstance(answer, LockError):
+        return isinstance(answer, LockUnavailable) and answer.doubtful
+    return answer is not None
 
 
 def _left(answers: Answers) -> list[int]:

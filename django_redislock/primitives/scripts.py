@@ -2,21 +2,49 @@
 
 A script is its own file, `lua/<name>.lua`, behind the parts that it shares with others. The first
 of ARGV is a word that no other request has: the token of a claim, or one that is made for the
-request. Each answer begins with that word, so the client knows which answer is its own (wire.py).
+request. Each answer begins with that word, so the client knows which one is its own (protocol.py).
 Every script is put into a frame that does this, so no script can forget it.
 
-The most frequent case of some scripts stands before the frame, in `lua/<name>_at_once.lua`. It
-answers with one text, the word and what follows it, each behind a "|".
+The scripts of `AT_ONCE` take or give back a lock in the most frequent case, without a frame. They
+answer with one text, the word and a number behind a "|"; or with a list of the word alone if they
+have done nothing.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.resources import files
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
+
+from ..base.exceptions import LockError
+from ..base.holder import Holder
+from .contract import Refusal, Scripts, Sight, Word
+
+_LATEST = 10**17
+"""µs since the epoch: the year 5138. Python has no dates much later than that."""
+
+
+def _taken(answer: Any) -> Any:
+    """Most acquires have this answer, so it is read without further calls. The fencing token is
+    the time of acquiring, too."""
+    if answer is None:
+        return None
+    code, value = answer
+    if code == 1 and type(value) is int and 0 <= value < _LATEST:
+        return answer
+    if code == 3 and type(value) is bytes:  # a record
+        return answer
+    raise ValueError(answer)
+
+
+def _dropped(answer: Any) -> Any:
+    if answer is None or answer == [1, 1]:
+        return answer
+    raise ValueError(answer)
+
 
 _CALL = re.compile(r"\bp?call\('(\w+)'")
 _SENT = {"eval", "evalsha", "ping", "subscribe"}
@@ -40,12 +68,11 @@ SOMETIMES = {
 _FENCE = ("fence_last", "fence")
 _LOST = ("fence_last", "fence_lost")
 _LOCK = ("clock", "memory", "value", "lock", "index", *_FENCE, "history")
-_MUTEX = (*_LOCK, "mutex_grant", "queue")
+_GRANT = ("mutex_grant", "queue")
+_MUTEX = (*_LOCK, *_GRANT)
+_NAMES = ("clock", "memory", "value", "locks", "index", *_FENCE, "history", *_GRANT, "needs")
+_ASK = (*_NAMES, "mutex_confirm", "mutex_ask")
 _GUARD = ("guard", "mutex_guard")
-_MULTI = (
-    *("clock", "memory", "value", "multi_keys", "index", *_FENCE, "history", "mutex_grant"),
-    *("queue", "multi"),
-)
 _LEASES = ("clock", "memory", "value", "leases_keys", "index")
 _PERMITS = (*_LOCK, "queue", "permits")
 _TIMESTAMP = ("clock", "memory", "value", "timestamp_keys", "index", "history", "timestamp")
@@ -74,34 +101,35 @@ PARTS: dict[str, tuple[str, ...]] = {
     "ledger_request": _LEDGER,
     "ledger_resume": ("clock", "ledger_key"),
     "lock_mend": ("clock", "broken"),
-    "multi_acquire": (*_MULTI, "mutex_confirm"),
-    "multi_acquire_guarded": (*_MULTI, "mutex_confirm", "guard", "multi_guard"),
-    "multi_release": (*_MULTI, "mutex_give_back"),
-    "mutex_acquire": (*_MUTEX, "mutex_confirm", "mutex_ask"),
-    "mutex_acquire_guarded": (*_MUTEX, "mutex_confirm", "mutex_ask", *_GUARD),
+    "mutex_acquire": _ASK,
+    "mutex_acquire_guarded": (*_ASK, *_GUARD),
     "mutex_adopt": _LOCK,
     "mutex_clear": _MUTEX,
+    "mutex_drop": (),
     "mutex_expire": _LOCK,
-    "mutex_extend": ("clock", "value", *_LOST),
+    "mutex_extend": ("clock", "value", *_LOST, "extend"),
     "mutex_holder": ("clock",),
     "mutex_put_back": ("clock", "value", *_LOST, "guard"),
-    "mutex_release": (*_MUTEX, "mutex_give_back"),
+    "mutex_release": (*_NAMES, "mutex_give_back"),
+    "mutex_take": (),
     "mutex_write_down": (*_LEASES, "history"),
     "permits_acquire": _PERMITS,
     "permits_adopt": _PERMITS,
     "permits_clear": _PERMITS,
     "permits_downgrade": _PERMITS,
-    "permits_extend": ("clock", "memory", "value", *_LOST),
+    "permits_drop": (),
+    "permits_extend": ("clock", "memory", "value", *_LOST, "extend"),
     "permits_holders": ("clock",),
     "permits_release": _PERMITS,
+    "permits_take": (),
     "permits_write_down": _LEASES,
     "queue_present": ("clock", "memory"),
-    "record_acquire": (*_MUTEX, "mutex_confirm", "mutex_ask", "mutex_give_back"),
-    "record_acquire_guarded": (*_MUTEX, "mutex_confirm", "mutex_ask", "mutex_give_back", *_GUARD),
+    "record_acquire": (*_ASK, "mutex_give_back"),
+    "record_acquire_guarded": (*_ASK, "mutex_give_back", *_GUARD),
     "record_delete": (),
     "record_first": ("record",),
     "record_get": (),
-    "record_release": (*_MUTEX, "mutex_give_back", "record"),
+    "record_release": (*_NAMES, "mutex_give_back", "record"),
     "record_set": (),
     "record_write": ("value", "record"),
     "server_time": ("clock",),
@@ -115,13 +143,14 @@ PARTS: dict[str, tuple[str, ...]] = {
 """All scripts, and the parts that stand before each of them, in order. What a part needs of others
 comes before it."""
 
-AT_ONCE = {
-    *("multi_acquire", "multi_release", "mutex_acquire", "mutex_release"),
-    *("permits_acquire", "permits_release"),
+AT_ONCE: dict[str, Callable[[Any], Any]] = {
+    "mutex_drop": _dropped,
+    "mutex_take": _taken,
+    "permits_drop": _dropped,
+    "permits_take": _taken,
 }
-"""Scripts whose most frequent case stands before the frame. Redis makes all functions of a script
-anew at each call, and this case needs none. They take an argument that is missing for "" or 0,
-which is not sent at the end: each argument takes the server a fortieth of a cycle."""
+"""Redis makes all functions of a script anew at each call, and these scripts have none, nor a
+frame. With the readers of their answers, as for `ask`: each returns the answer as it is."""
 
 GUARDED = "_guarded"
 """The end of the name of a script that gives nothing to anybody new after lost data. It is the
@@ -134,7 +163,7 @@ _FINDS_KEYS = {
 _ANY_KEY = "--!df flags=allow-undeclared-keys\n"
 """Asks Dragonfly to let a script do that; a comment to all others."""
 
-_FRAME = "{}return {{ARGV[1], (function()\n{}\nend)()}}"
+_FRAME = "return {{ARGV[1], (function()\n{}\nend)()}}"
 
 
 class Script(NamedTuple):
@@ -151,20 +180,10 @@ def load(name: str) -> Script:
     """The script of this name, with its parts and in its frame."""
     parts = (*PARTS[name], name.removesuffix(GUARDED))
     body = "\n".join(_read(f"{part}.lua") for part in parts)
-    at_once = _read(f"{name}_at_once.lua") if name in AT_ONCE else ""
-    source = _FRAME.format(at_once, body)
+    source = body if name in AT_ONCE else _FRAME.format(body)
     if name in _FINDS_KEYS:
         source = _ANY_KEY + source
     return Script(source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
-
-
-def shortened(name: str, args: Sequence[str | int | bytes]) -> Sequence[str | int | bytes]:
-    """Return the arguments that are sent to this script."""
-    number = len(args)
-    if name in AT_ONCE:
-        while args[number - 1] in ("", 0):
-            number -= 1
-    return args[:number]
 
 
 @cache
@@ -183,3 +202,115 @@ def permissions(without: frozenset[str] = frozenset()) -> str:
     return " ".join(
         f"+{command}" for command in sorted((called | _SENT | SOMETIMES.keys()) - without)
     )
+
+
+# The answers of scripts, and how they are read.
+#
+# An answer with our word is an answer to our request, and may still be nonsense, because of a
+# proxy, a server that only resembles Redis, or a key that other programs have damaged. So each
+# answer is read by a function that takes it apart and makes of it what the caller needs, as the
+# head of its Lua file describes it. Whatever such a function can't read is no answer of ours:
+# `ask` raises `LockUnavailable`. A `TypeError` after that is a mistake of ours, and is not taken
+# for trouble with Redis.
+
+
+T = TypeVar("T")
+
+NONSENSE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What a reader raises for an answer that it can't read. Others, such as the exception of a signal
+handler, may come while it reads, and have nothing to do with the answer."""
+
+
+async def ask(
+    port: Scripts,
+    read: Callable[[Any], T],
+    script: str,
+    keys: Sequence[str],
+    args: Sequence[Word],
+) -> T:
+    """Return what `read` makes of the answer of lua/<script>.lua. Raises `LockUnavailable`,
+    `LockError`."""
+    answer = await port.script(script, keys, args)
+    try:
+        return read(answer)
+    except LockError:  # it is a ValueError, too
+        raise
+    except NONSENSE:
+        pass
+    raise port.nonsense(script, keys)
+
+
+def whole(value: Any) -> int:
+    """Read an integer, or its text: Lua has no integers of 64 bits, so the scripts write large
+    ones as text."""
+    number = int(value)
+    if not -(2**63) <= number < 2**63:
+        raise ValueError(number)
+    return number
+
+
+def instant(value: Any) -> int:
+    """Read a time of the server's clock, µs."""
+    microseconds = int(value)
+    if not 0 <= microseconds < _LATEST:
+        raise ValueError(microseconds)
+    return microseconds
+
+
+def flag(value: Any) -> bool:
+    return {0: False, 1: True}[value]
+
+
+def text(value: Any) -> bytes:
+    if type(value) is not bytes:
+        raise TypeError(type(value))
+    return value
+
+
+def maybe(value: Any) -> bytes | None:
+    """Read a text, or nil."""
+    return None if value is None else text(value)
+
+
+def nth(of: Sequence[T], number: Any) -> T:
+    """Return the one that a script calls by this number."""
+    return of[range(1, len(of) + 1).index(number)]
+
+
+def pttls(keys: Sequence[str], answer: Any) -> list[int]:
+    return [whole(one) for one, _ in zip(answer, keys, strict=True)]
+
+
+def sight(value: Any, pttl: Any, now_us: Any) -> Sight:
+    return Sight.of(value, Holder.parse(value, whole(pttl), instant(now_us)))
+
+
+def refusal(value: Any, gone: Any) -> Refusal:
+    return Refusal(maybe(value), maybe(gone))
+
+
+def refused(answer: Any) -> Refusal | None:
+    """Read {1}, or {0, value, why}. None: it was done."""
+    match answer:
+        case [1]:
+            return None
+        case [0, value, gone]:
+            return refusal(value, gone)
+    raise ValueError(answer)
+
+
+def verdicts(number: int) -> Callable[[Any], list[Refusal | None]]:
+    """Return the reader for a script that extends this number of leases: for each lease None if it
+    was extended, else why not. The answer names only the others, since an answer for each of ten
+    thousand leases is long."""
+
+    def read(answer: Any) -> list[Refusal | None]:
+        code, *others = answer
+        found: list[Refusal | None] = [None] * number
+        for position, value, gone in others:
+            found[nth(range(number), position)] = refusal(value, gone)
+        if not flag(code) and None in found:
+            raise ValueError(answer)
+        return found
+
+    return read

@@ -89,8 +89,8 @@ def poll(polls: int, remaining: float | None, left: float, uniform: Uniform = un
 
 
 LINE = 4
-"""The number of waiters of a process that ask a server at the same time; the others stand in line.
-Otherwise a server that stalls or comes back would face hundreds of connections."""
+"""The number of waiting threads of a process that ask a server at the same time; the others stand
+in line. Otherwise a server that stalls or comes back would face hundreds of connections."""
 
 
 def backoff(failures: int, longest: float = 1.0, uniform: Uniform = uniform) -> float:
@@ -104,9 +104,9 @@ class WaitLog:
     """The log lines of one wait, so that no long wait is silent."""
 
     EVERY = 5.0
-    """Seconds between two lines while Redis can't be asked, and before the first line about a busy
-    lock. Each further line about a busy lock comes after twice the time, since hundreds of waiters
-    may wait for hours."""
+    """Seconds between two lines while Redis can't be reached, and before the first line about a
+    busy lock. Each further line about a busy lock comes after twice the time, since hundreds of
+    waiters may wait for hours."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -114,7 +114,7 @@ class WaitLog:
         self._busy_at = self.EVERY
 
     def unavailable(self, error: LockUnavailable, waited: float) -> None:
-        """Log that Redis could not be asked and will be asked again."""
+        """Log that Redis could not be reached and will be asked again."""
         if waited >= self._unavailable_at:
             self._unavailable_at = waited + self.EVERY
             extra = {"lock_name": self._name, "lock_waited": waited}

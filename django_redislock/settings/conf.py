@@ -9,21 +9,22 @@ is enough to tune a job.
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Mapping
-from fnmatch import fnmatchcase
+from collections.abc import Callable, Mapping
+from fnmatch import translate
 from typing import Any, NamedTuple
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
+from ..base.servers import aliases_of
 from . import kinds
-from .functions import SEPARATOR
-from .policy import DEFAULTS, JOB_VALIDATORS, Policy, Source, validators
+from .policy import DEFAULTS, JOB_VALIDATORS, Policy, Source, rules_of
 from .validators import Validator
 
-PROJECT_VALIDATORS = validators(Source.PROJECT)
-ENTRY_VALIDATORS = validators(Source.ENTRY)
+PROJECT_VALIDATORS = rules_of(Source.PROJECT)
+ENTRY_VALIDATORS = rules_of(Source.ENTRY)
 
 _Values = Mapping[str, Any]
 
@@ -38,20 +39,33 @@ class Setting(NamedTuple):
     """The entry of `LOCKS`."""
 
 
-class _Entries(NamedTuple):
+SEEN = 4096
+"""Names whose entries are remembered."""
+
+
+class _Entries:
     """The entries of `LOCKS` or `JOBS`. Their keys are names, or patterns of names."""
 
-    exact: dict[str, _Values]
-    patterns: list[str]
-    """The longest first."""
+    def __init__(self, exact: dict[str, _Values]) -> None:
+        self.exact = exact
+        # The longest first.
+        self._patterns = sorted((key for key in exact if set("*?[") & set(key)), key=len)[::-1]
+        self._pattern = re.compile("|".join(f"({translate(key)})" for key in self._patterns))
+        self._seen: dict[str, str | None] = {}
 
     def key(self, name: str) -> str | None:
         """Return the key of the entry that `name` follows, if any."""
         if name in self.exact:
             return name
-        if not self.patterns:
+        if not self._patterns:
             return None
-        return next((pattern for pattern in self.patterns if fnmatchcase(name, pattern)), None)
+        if name not in self._seen:
+            if len(self._seen) >= SEEN:
+                self._seen.clear()
+            found = self._pattern.match(name)
+            at = found.lastindex if found else None
+            self._seen[name] = None if at is None else self._patterns[at - 1]
+        return self._seen.get(name)
 
     def find(self, name: str) -> _Values:
         """Return the entry that `name` follows, or an empty one."""
@@ -91,7 +105,10 @@ def parse(source: Any) -> _Settings:
     rest = dict(source)
     locks = _read_entries("LOCKS", rest.pop("LOCKS", {}), ENTRY_VALIDATORS)
     for name, values in locks.exact.items():
-        _refuse_half_a_kind(name, values)
+        try:
+            kinds.primitive(Policy(**values))
+        except ValueError as error:
+            raise Incomplete(f"REDISLOCK['LOCKS'][{name!r}]: {error}") from None
     jobs = _read_entries("JOBS", rest.pop("JOBS", {}), JOB_VALIDATORS)
     given = _read("REDISLOCK", rest, PROJECT_VALIDATORS, "LOCKS", "JOBS")
     return _Settings(_snapshot(source), given, locks, jobs, {})
@@ -109,20 +126,12 @@ def _read_entries(key: str, entries: object, known: Mapping[str, Validator]) -> 
         {
             name: _read(f"REDISLOCK[{key!r}][{name!r}]", values, known)
             for name, values in entries.items()
-        },
-        sorted((name for name in entries if set("*?[") & set(name)), key=len, reverse=True),
+        }
     )
 
 
 class Incomplete(ImproperlyConfigured):
     """Each setting of an entry is right, but together they make no lock."""
-
-
-def _refuse_half_a_kind(name: str, values: _Values) -> None:
-    try:
-        kinds.primitive(Policy(**values))
-    except ValueError as error:
-        raise Incomplete(f"REDISLOCK['LOCKS'][{name!r}]: {error}") from None
 
 
 def _snapshot(value: Any) -> Any:
@@ -140,17 +149,18 @@ slow for a missing name, and every acquire reads it."""
 
 def _source() -> Any:
     global _without
-    inside = _inside()
+    # What override_settings() replaces, and an assignment to `settings` changes. None: this Django
+    # has no such object, so `getattr` is used each time.
+    inside = cached("_wrapped")
     if inside is not None and inside is _without and "REDISLOCK" not in vars(inside):
         return _NOTHING
     source = getattr(settings, "REDISLOCK", _NOTHING)
-    _without = _inside() if source is _NOTHING else None  # getattr may have loaded them
+    _without = cached("_wrapped") if source is _NOTHING else None  # getattr may have loaded them
     return source
 
 
-def cached(name: str) -> Any:
-    """Return a setting that Django has at hand, without its slow `getattr`. None: ask Django."""
-    return object.__getattribute__(settings, "__dict__").get(name)
+cached: Callable[[str], Any] = object.__getattribute__(settings, "__dict__").get
+"""Returns a setting that Django has at hand, without its slow `getattr`. None: ask Django."""
 
 
 def for_developers() -> bool:
@@ -161,16 +171,11 @@ def for_developers() -> bool:
     return settings.configured and bool(settings.DEBUG) if debug is None else bool(debug)
 
 
-def _inside() -> object:
-    """Return the object that override_settings() replaces, and that an assignment to `settings`
-    changes. None: this Django has no such object, so `getattr` is used each time."""
-    return cached("_wrapped")
-
-
 _parsed: _Settings | None = None
 
 
-def _settings() -> _Settings:
+def current() -> _Settings:
+    """Return the settings, as an object that is another one when they have changed."""
     global _parsed
     source = _source()
     # Compared by value, since tests also change the dict in place.
@@ -181,17 +186,22 @@ def _settings() -> _Settings:
 
 def prefix() -> str:
     """Return the beginning of all keys."""
-    return str(_settings().given.get("prefix", DEFAULTS["prefix"]))
+    return str(current().given.get("prefix", DEFAULTS["prefix"]))
 
 
 def entry(name: str) -> str | None:
     """Return the key in `LOCKS` of the entry that the lock `name` follows, if any."""
-    return _settings().locks.key(name)
+    return current().locks.key(name)
+
+
+def has_entries() -> bool:
+    """Return whether `LOCKS` has any entry."""
+    return bool(current().locks.exact)
 
 
 def job_entry(name: str) -> str | None:
     """Return the key in `JOBS` of the entry that the periodic job `name` follows, if any."""
-    return _settings().jobs.key(name)
+    return current().jobs.key(name)
 
 
 def job(name: str) -> Mapping[str, Any]:
@@ -199,7 +209,7 @@ def job(name: str) -> Mapping[str, Any]:
 
     Raises `ImproperlyConfigured` for wrong settings.
     """
-    return _settings().jobs.find(name)
+    return current().jobs.find(name)
 
 
 def policy(name: str, explicit: Mapping[str, Any]) -> Policy:
@@ -207,12 +217,12 @@ def policy(name: str, explicit: Mapping[str, Any]) -> Policy:
 
     Raises `ImproperlyConfigured` for wrong settings.
     """
-    current = _settings()
-    entry = current.locks.key(name)
-    found = current.policies.get(entry)
+    now = current()
+    entry = now.locks.key(name)
+    found = now.policies.get(entry)
     if found is None:
         values = {field: setting.value for field, setting in origins(name).items()}
-        found = current.policies[entry] = Policy(**values)
+        found = now.policies[entry] = Policy(**values)
     if not explicit:
         return found
     if explicit.get("kind", found.kind) != found.kind:
@@ -222,7 +232,7 @@ def policy(name: str, explicit: Mapping[str, Any]) -> Policy:
 
 def written(name: str) -> str:
     """Return a name of a list as the code writes it: without its scope, if it has one."""
-    _, _, rest = name.partition(SEPARATOR)
+    _, _, rest = name.partition(kinds.SEPARATOR)
     return rest if rest and policy(rest, {}).scope is not None else name
 
 
@@ -234,11 +244,59 @@ def listed(name: str) -> Policy:
 def origins(name: str) -> dict[str, Setting]:
     """Return the settings of the lock `name` with their sources. Arguments in the code beat
     them."""
-    current = _settings()
-    entry = current.locks.key(name)
+    now = current()
+    entry = now.locks.key(name)
     found = {field: Setting(value, "default", None) for field, value in DEFAULTS.items()}
-    for field, value in current.given.items():
+    for field, value in now.given.items():
         found[field] = Setting(value, "REDISLOCK", None)
-    for field, value in current.locks.find(name).items():
+    for field, value in now.locks.find(name).items():
         found[field] = Setting(value, "LOCKS", entry)
     return found
+
+
+# The contents of all settings together. All functions but `source` and the entries expect settings
+# without an error.
+
+
+def source() -> Any:
+    """Return `REDISLOCK` as it is written, right or wrong."""
+    return getattr(settings, "REDISLOCK", {})
+
+
+def entries() -> list[str]:
+    """Return the keys of `LOCKS`: names and patterns."""
+    return list(source().get("LOCKS", ()))
+
+
+def job_entries() -> list[str]:
+    """Return the keys of `JOBS`: names and patterns."""
+    return list(source().get("JOBS", ()))
+
+
+def policies() -> list[Policy]:
+    """Return each policy that a lock without arguments can have."""
+    # A pattern, taken as a name, follows its own entry. "" follows none.
+    return [policy(name, {}) for name in ("", *entries())]
+
+
+def aliases() -> list[str]:
+    """Return the aliases of CACHES that locks use."""
+    names = (alias for policy in policies() for alias in aliases_of(policy.using))
+    return list(dict.fromkeys(names))
+
+
+def replicas(alias: str) -> int:
+    """Return the largest `replicas` of a lock on an alias."""
+    return max((policy.replicas for policy in policies() if policy.using == alias), default=0)
+
+
+def after_loss(alias: str) -> str:
+    """Return "wait" if a lock on an alias waits after lost data."""
+    its = [policy.after_loss for policy in policies() if alias in aliases_of(policy.using)]
+    return "wait" if "wait" in its else "go"
+
+
+def replicas_timeout(alias: str) -> float | None:
+    """Return the longest `replicas_timeout` of a lock on an alias. None: no lock asks replicas."""
+    asking = (policy for policy in policies() if policy.using == alias and policy.replicas)
+    return max((policy.replicas_timeout for policy in asking), default=None)

@@ -6,12 +6,15 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ..base.servers import EXAMPLE, MEMORY, Servers
-from ..primitives import mutex, mutex_and_timestamp, permits, timestamp
+from ..primitives import mutex, permits, timestamp
 from ..primitives.contract import Primitive
-from ..primitives.keys import Keys, refuse_untagged
+from ..primitives.keys import Keys, refuse_untagged, validate_name
 from ..primitives.redlock import Redlock
-from .functions import in_scope
 from .policy import Policy
+from .validators import Function, function_of
+
+SEPARATOR = "/"
+"""Stands between a scope and the name behind it."""
 
 
 def _redlock(policy: Policy) -> Primitive:
@@ -21,7 +24,7 @@ def _redlock(policy: Policy) -> Primitive:
 
 
 KINDS: dict[str, Callable[[Policy], Primitive]] = {
-    "mutex": lambda policy: mutex_and_timestamp if policy.timestamp_key else mutex,
+    "mutex": lambda policy: timestamp.TOGETHER if policy.timestamp_key else mutex,
     "redlock": _redlock,
     "semaphore": lambda policy: permits.semaphore(policy.limit),
     "read": lambda _: permits.READ,
@@ -89,3 +92,26 @@ def keys(policy: Policy, name: str, clustered: Callable[[str], bool]) -> Keys:
     if clustered(policy.using):
         refuse_untagged(of_timestamp)
     return keys
+
+
+def in_scope(scope: Function, name: str) -> str:
+    """Return a name with the present scope in front of it.
+
+    Raises `ImproperlyConfigured`; and `TypeError` or `ValueError` if that makes no name.
+    """
+    function = function_of(scope, "REDISLOCK['SCOPE']")
+    try:
+        text = function()
+    except Exception as error:
+        error.add_note(f"This happened while REDISLOCK['SCOPE'] was asked for {name!r}.")
+        raise
+    if text is None:
+        return name
+    if not isinstance(text, str):
+        raise TypeError(f"REDISLOCK['SCOPE'] must return a str, or None (no scope), not {text!r}")
+    if not text or SEPARATOR in text:
+        raise ValueError(
+            f"REDISLOCK['SCOPE'] must return a text without {SEPARATOR!r}, or None (no scope), "
+            f"not {text!r}"
+        )
+    return validate_name(f"{text}{SEPARATOR}{name}")

@@ -5,41 +5,15 @@ The arguments of locks, `REDISLOCK` and its `LOCKS` and `JOBS`, exported leases,
 and `manage.py redislock config` all read these two tables. In the settings a name is in capitals.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from enum import Flag, auto
-from typing import Annotated, Any, Literal, NamedTuple, get_args, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 from ..base.servers import MEMORY
 from ..primitives.contract import NO_TERMS, Terms
 from ..primitives.keys import validate_key
-from .validators import (
-    Validator,
-    one_of,
-    validate_every,
-    validate_flag,
-    validate_limit,
-    validate_no_scope,
-    validate_on_conflict,
-    validate_prefix,
-    validate_problem_type,
-    validate_release,
-    validate_replicas,
-    validate_replicas_timeout,
-    validate_response,
-    validate_schedule,
-    validate_scope,
-    validate_seconds,
-    validate_seconds_or_none,
-    validate_servers,
-    validate_status,
-    validate_ttl,
-    validate_ttl_or_none,
-    validate_using,
-    validate_wait,
-    validate_zone,
-)
+from . import validators
+from .validators import Function, Validator, one_of
 
 Kind = Literal["mutex", "redlock", "semaphore", "read", "write", "timestamp"]
 
@@ -75,60 +49,60 @@ class Policy(NamedTuple):
 
     using: Annotated[
         str,
-        Rule(validate_using, ANY_LEASE & ~Source.ENTRY),
-        Rule(validate_servers, Source.ENTRY),
+        Rule(validators.validate_using, ANY_LEASE & ~Source.ENTRY),
+        Rule(validators.validate_servers, Source.ENTRY),
     ] = "default"
     """An alias of CACHES. For a Redlock, several of them (`base.servers.Servers`)."""
-    ttl: Annotated[float, Rule(validate_ttl, ANY_LEASE)] = 30.0
+    ttl: Annotated[float, Rule(validators.validate_ttl, ANY_LEASE)] = 30.0
     """How long a lease lives without renewal."""
-    wait: Annotated[float | None, Rule(validate_wait, ANY_LOCK)] = 10.0
+    wait: Annotated[float | None, Rule(validators.validate_wait, ANY_LOCK)] = 10.0
     """How long to wait for the lock. 0: try once. None: no limit."""
-    renew: Annotated[bool, Rule(validate_flag, ANY_LEASE)] = True
+    renew: Annotated[bool, Rule(validators.validate_flag, ANY_LEASE)] = True
     """Extend the lease as long as its holder lives."""
-    replicas: Annotated[int, Rule(validate_replicas, ANY_LEASE)] = 0
+    replicas: Annotated[int, Rule(validators.validate_replicas, ANY_LEASE)] = 0
     """How many replicas have to confirm a lease, and each renewal of it."""
-    replicas_timeout: Annotated[float, Rule(validate_replicas_timeout, ANY_LEASE)] = 1.0
+    replicas_timeout: Annotated[float, Rule(validators.validate_replicas_timeout, ANY_LEASE)] = 1.0
     """How long replicas have to confirm."""
     after_loss: Annotated[str, Rule(one_of("go", "wait"), ANY_LEASE)] = "go"
     """What a server does that has lost its data: give the lock to whoever asks, or let them wait
     until its forgotten lease has ended or was put back."""
-    max_hold: Annotated[float | None, Rule(validate_ttl_or_none, ANY_LEASE)] = None
+    max_hold: Annotated[float | None, Rule(validators.validate_ttl_or_none, ANY_LEASE)] = None
     """When renewal ends, counted from the acquire. None: never."""
-    release: Annotated[str, Rule(validate_release, ANY_LEASE)] = "exit"
+    release: Annotated[str, Rule(validators.validate_release, ANY_LEASE)] = "exit"
     """When a block releases its lock."""
-    on_conflict: Annotated[str | Callable[..., Any], Rule(validate_on_conflict, ANY_LOCK)] = (
-        "raise"
-    )
+    on_conflict: Annotated[
+        str | Callable[..., Any], Rule(validators.validate_on_conflict, ANY_LOCK)
+    ] = "raise"
     """What a decorated function does without the lock."""
-    view_wait: Annotated[float | None, Rule(validate_wait, SETTINGS)] = 0.0
+    view_wait: Annotated[float | None, Rule(validators.validate_wait, SETTINGS)] = 0.0
     """How long a view waits for its lock, instead of `wait`."""
-    view_status: Annotated[int, Rule(validate_status, SETTINGS)] = 409
+    view_status: Annotated[int, Rule(validators.validate_status, SETTINGS)] = 409
     """The status of the response to a request that did not get its lock."""
-    view_response: Annotated[
-        Callable[..., Any] | str | None, Rule(validate_response, SETTINGS)
-    ] = None
+    view_response: Annotated[Function | None, Rule(validators.validate_response, SETTINGS)] = None
     """A function of the request and the error that makes the response, or its dotted path."""
     lock_order: Annotated[str, Rule(one_of("off", "warn", "raise"), SETTINGS)] = "off"
-    """What to do when locks are taken in two orders; `lease.lock_order` finds them."""
-    trace_names: Annotated[bool, Rule(validate_flag, SETTINGS)] = True
+    """What to do when locks are taken in two orders; `lease.order` finds them."""
+    trace_names: Annotated[bool, Rule(validators.validate_flag, SETTINGS)] = True
     """Spans of OpenTelemetry have the names of locks."""
     scope: Annotated[
-        Callable[..., Any] | str | None,
-        Rule(validate_scope, SETTINGS),
-        Rule(validate_no_scope, Source.ARGUMENT),
+        Function | None,
+        Rule(validators.validate_scope, SETTINGS),
+        Rule(validators.validate_no_scope, Source.ARGUMENT),
     ] = None
     """A function that returns the text in front of each name, or its dotted path."""
-    prefix: Annotated[str, Rule(validate_prefix, Source.PROJECT)] = "redislock"
+    prefix: Annotated[str, Rule(validators.validate_prefix, Source.PROJECT)] = "redislock"
     """The beginning of all keys. It is the same for all locks."""
-    view_problem_type: Annotated[str, Rule(validate_problem_type, Source.PROJECT)] = "about:blank"
+    view_problem_type: Annotated[str, Rule(validators.validate_problem_type, Source.PROJECT)] = (
+        "about:blank"
+    )
     """The `type` of the problem details of views. `{code}` stands for the code of the problem."""
     kind: Annotated[str, Rule(one_of(*get_args(Kind)), KIND)] = "mutex"
     """The primitive, one of `kinds.KINDS`."""
-    limit: Annotated[int | None, Rule(validate_limit, KIND)] = None
+    limit: Annotated[int | None, Rule(validators.validate_limit, KIND)] = None
     """How many may hold a semaphore at a time."""
     timestamp_key: Annotated[str | None, Rule(validate_key, KIND)] = None
     """The key of a timestamp lock: its own one, or one that is taken together with a mutex."""
-    fractions: Annotated[bool, Rule(validate_flag, KIND)] = False
+    fractions: Annotated[bool, Rule(validators.validate_flag, KIND)] = False
     """A timestamp lock writes fractions of a second."""
 
     def terms(self) -> Terms:
@@ -140,12 +114,10 @@ class Policy(NamedTuple):
 
 DEFAULTS: Mapping[str, Any] = Policy()._asdict()
 
-_RULES = {
-    field: hint.__metadata__ for field, hint in get_type_hints(Policy, include_extras=True).items()
-}
+_RULES = {field: hint.__metadata__ for field, hint in Policy.__annotations__.items()}
 
 
-def validators(source: Source) -> dict[str, Validator]:
+def rules_of(source: Source) -> dict[str, Validator]:
     """Return the validators of what a source can say, by the fields of `Policy`."""
     return {
         field: rule.validate
@@ -155,8 +127,8 @@ def validators(source: Source) -> dict[str, Validator]:
     }
 
 
-ARGUMENT_VALIDATORS = validators(Source.ARGUMENT)
-EXPORT_VALIDATORS = validators(Source.EXPORT)
+ARGUMENT_VALIDATORS = rules_of(Source.ARGUMENT)
+EXPORT_VALIDATORS = rules_of(Source.EXPORT)
 
 
 class JobSetting(NamedTuple):
@@ -167,17 +139,17 @@ class JobSetting(NamedTuple):
 
 
 JOB_SETTINGS: Mapping[str, JobSetting] = {
-    "schedule": JobSetting(validate_schedule, "*/5 * * * *"),
-    "every": JobSetting(validate_every, 300),
-    "tz": JobSetting(validate_zone, "Europe/Berlin"),
-    "enabled": JobSetting(validate_flag, True),
-    "at_most_for": JobSetting(validate_ttl_or_none, 60),
-    "at_least_for": JobSetting(validate_seconds, 0),
+    "schedule": JobSetting(validators.validate_schedule, "*/5 * * * *"),
+    "every": JobSetting(validators.validate_every, 300),
+    "tz": JobSetting(validators.validate_zone, "Europe/Berlin"),
+    "enabled": JobSetting(validators.validate_flag, True),
+    "at_most_for": JobSetting(validators.validate_ttl_or_none, 60),
+    "at_least_for": JobSetting(validators.validate_seconds, 0),
     "overlap": JobSetting(one_of("skip", "wait"), "skip"),
     "on_crash": JobSetting(one_of("lose", "retry"), "lose"),
     "catch_up": JobSetting(one_of("latest", "none", "all"), "latest"),
-    "grace": JobSetting(validate_seconds_or_none, 60),
-    "jitter": JobSetting(validate_seconds, 0),
+    "grace": JobSetting(validators.validate_seconds_or_none, 60),
+    "jitter": JobSetting(validators.validate_seconds, 0),
 }
 """The settings that `@periodic` and `JOBS` have. `periodic.job.JobOptions` describes them."""
 JOB_VALIDATORS: Mapping[str, Validator] = {

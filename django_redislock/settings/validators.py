@@ -7,16 +7,21 @@ on. For a wrong value it raises `TypeError` or `ValueError` with a message that 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from datetime import tzinfo
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from django.core.exceptions import ImproperlyConfigured
+from django.utils.module_loading import import_string
 
 from ..base import label
 from ..base.callables import kind_of
 from ..base.servers import Servers
 
 Validator = Callable[[object, str], Any]
+Function = Callable[..., Any] | str
+"""A function that settings name, by itself or by its dotted path."""
 
 MIN_TTL = 0.1
 """With a shorter ttl, a garbage collection or a busy network is enough to lose a lease."""
@@ -26,20 +31,18 @@ MAX_SIZE = 536_870_912
 """Bytes of the longest string that Redis stores."""
 
 
-def _number(value: object, must: str) -> float:
+def _number(value: object, must: str, types: Any = int | float) -> Any:
     """Return a number, or raise a `TypeError`. bool is refused although Python counts it as int.
 
     NaN passes: no comparison holds for it, so the check of the bounds refuses it.
     """
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, types):
         raise TypeError(f"{must}, not {value!r}")
     return value
 
 
 def _whole(value: object, must: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{must}, not {value!r}")
-    return value
+    return int(_number(value, must, int))
 
 
 def validate_seconds(
@@ -145,15 +148,15 @@ def validate_flag(value: object, name: str) -> bool:
     return value
 
 
-def validate_choice(value: object, name: str, choices: Sequence[str]) -> str:
-    if not isinstance(value, str) or value not in choices:
-        raise ValueError(f"{name} must be {' or '.join(map(repr, choices))}, not {value!r}")
-    return str.__str__(value)
-
-
 def one_of(*choices: str) -> Validator:
     """Return the validator of a choice."""
-    return lambda value, name: validate_choice(value, name, choices)
+
+    def validate(value: object, name: str) -> str:
+        if not isinstance(value, str) or value not in choices:
+            raise ValueError(f"{name} must be {' or '.join(map(repr, choices))}, not {value!r}")
+        return str.__str__(value)
+
+    return validate
 
 
 def validate_zone(value: object, name: str) -> tzinfo | None:
@@ -194,7 +197,7 @@ def validate_on_conflict(value: object, name: str = "on_conflict") -> str | Call
     return str.__str__(value)
 
 
-def _function(value: object, must: str, example: str) -> Callable[..., Any] | str | None:
+def _function(value: object, must: str, example: str) -> Function | None:
     if value is None or callable(value):
         return value
     if not isinstance(value, str) or "." not in value:
@@ -202,12 +205,22 @@ def _function(value: object, must: str, example: str) -> Callable[..., Any] | st
     return value
 
 
-def validate_response(value: object, name: str = "response") -> Callable[..., Any] | str | None:
+def function_of(function: Function, what: str) -> Any:
+    """Return the function. Raises `ImproperlyConfigured` if it can't be imported."""
+    if not isinstance(function, str):
+        return function
+    try:
+        return import_string(function)
+    except ImportError as error:
+        raise ImproperlyConfigured(f"{what}, {function!r}, can't be imported: {error}") from error
+
+
+def validate_response(value: object, name: str = "response") -> Function | None:
     must = f"{name} must be a function of the request and the error"
     return _function(value, must, "shop.views.busy")
 
 
-def validate_scope(value: object, name: str = "scope") -> Callable[..., Any] | str | None:
+def validate_scope(value: object, name: str = "scope") -> Function | None:
     must = f"{name} must be a function without arguments that returns the scope"
     return _function(value, must, "shop.tenants.scope")
 

@@ -6,11 +6,11 @@ how the package finds a server, how it asks the server, or which time it is.
 
 from .assertions import assert_held, assert_locked, check_lock_order, lose_lease
 from .memory import Memory, locks_in_memory
-from .own_prefix import names_apart
 from .stubs import (
     locks_always_busy,
     locks_always_free,
     locks_held_elsewhere,
+    names_apart,
     redis_unavailable,
 )
 

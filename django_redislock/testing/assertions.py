@@ -7,16 +7,15 @@ from contextlib import contextmanager, suppress
 
 from .. import signals
 from ..base.exceptions import LeaseLost, LockError
-from ..lease import lock_order
-from ..lease.current import held_here, names_of
+from ..lease import order
 from ..lease.lease import Lease
-from ..lease.watchdog import Watchdog
+from ..lease.order import held_here, names_of
+from ..lease.register import Register
 from ..primitives.contract import run
 from ..signals import LockEvent
 from ..transport.ports import SyncPort
 from ..transport.server import every
-from .condition import Condition
-from .matching import matches, validate_pattern
+from .condition import Condition, matches, validate_pattern
 from .memory import await_receivers
 
 
@@ -70,11 +69,11 @@ def check_lock_order() -> Condition[None]:
 
 @contextmanager
 def _in_order() -> Iterator[None]:
-    outer, lock_order.testing = lock_order.testing, lock_order.Order()
+    outer, order.testing = order.testing, order.Order()
     try:
         yield
     finally:
-        lock_order.testing = outer
+        order.testing = outer
 
 
 @contextmanager
@@ -92,7 +91,7 @@ def _locked(name: str) -> Iterator[list[LockEvent]]:
 
 
 def _held_by_this_process() -> list[Lease]:
-    leases = [lease for one in every(Watchdog) for lease in one.leases()]
+    leases = [lease for one in every(Register) for lease in one.leases()]
     return [lease for lease in leases if lease._lifetime.alive]
 
 

@@ -21,11 +21,11 @@ from unittest import mock
 from ..base import background, clock
 from ..lease.lease import Lease
 from ..transport import command
+from ..transport.connections import NEEDED, PoolsInMemory, installed
 from ..transport.inbox import Inbox
-from ..transport.memory import NEEDED, PoolsInMemory, installed
 from ..transport.server import every
 from .condition import Condition
-from .no_server import StandIns
+from .stubs import StandIns
 
 SETTLE_WITHIN = 2.0
 """Seconds that other threads have to act after a test has moved the clock."""
@@ -133,7 +133,7 @@ def _in_memory() -> Iterator[Memory]:
 
         stack.enter_context(_memory.in_place())
         # Without replicas, every WAIT is confirmed.
-        replace(command, _wait=lambda terms: ("PING",))  # noqa: ARG005
+        replace(command, _wait=lambda *_: ("PING",))
         replace(command, _confirm=lambda replicas, terms: None)  # noqa: ARG005
         replace(clock, time=_time)
         for name, module in list(sys.modules.items()):

@@ -4,37 +4,138 @@ else holds."""
 from __future__ import annotations
 
 import itertools
+import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Generic, TypeVar
+from unittest import mock
 
 import redis
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
 from redis import asyncio as aioredis
 
 from ..base.exceptions import LeaseLost, LockError, LockNotAcquired, LockUnavailable
 from ..base.holder import Holder
+from ..base.servers import MEMORY
+from ..lease.lease import Lease
 from ..lease.lock import Lock
-from ..locks.wrappers import acquire
+from ..lease.plan import Plan, forget_plans
+from ..lease.watchdog import Watchdog
+from ..locks.decorate import acquire
+from ..locks.once import RecordedLock
 from ..primitives.contract import Claim, Port, Primitive, Sight
 from ..primitives.keys import Keys, name_of
+from ..settings import conf, kinds
 from ..settings.policy import Policy
 from ..transport import ports
+from ..transport.connections import Pools, no_alias
 from ..transport.multiplexed import Multiplexed
-from ..transport.server import elsewhere
-from .condition import Condition
-from .matching import matches, validate_pattern
-from .no_server import (
-    PRIMITIVES,
-    SCRIPT,
-    StandIns,
-    answering,
-    configured,
-    finding,
-    nothing_lost,
-)
+from ..transport.server import elsewhere, every, leading_to, server_of
+from .condition import Condition, matches, validate_pattern
+
+# Stand-ins for the servers in tests: locks go to none, or to one in memory.
+#
+# The CACHES of the test settings stay as they are, and may be any, `LocMemCache` for example.
+
+
+P = TypeVar("P", bound=Pools)
+
+SCRIPT = ports.BasePort.script
+PRIMITIVES = [(kind, kind._primitive) for kind in (Lock, RecordedLock)]
+
+
+class StandIns(Generic[P]):
+    """Another server for each alias."""
+
+    def __init__(self, name: str, pools: Callable[[str, str], P]) -> None:
+        self._addresses = f"{name}://"
+        self._make = pools
+        """Makes the pools of an address and an alias."""
+        self._pools: dict[str, P] = {}
+
+    def pools_of(self, alias: str) -> P:
+        if alias != MEMORY and alias not in settings.CACHES:  # so that tests find a misspelt alias
+            raise no_alias(alias)
+        made = self._pools.get(alias)
+        return made or self._pools.setdefault(alias, self._make(self._addresses + alias, alias))
+
+    @contextmanager
+    def in_place(self, script: Callable[..., Any] = SCRIPT) -> Iterator[None]:
+        """Send locks here and let `script` run their scripts, whatever is around this."""
+        before = self.leases
+        with (
+            leading_to(self.pools_of),
+            answering(script),
+            finding(PRIMITIVES),
+            nothing_lost(),
+        ):
+            try:
+                yield
+            finally:
+                self.forget(before)
+
+    @property
+    def watchdogs(self) -> list[Watchdog]:
+        return [one for one in every(Watchdog) if one.server.address.startswith(self._addresses)]
+
+    @property
+    def leases(self) -> list[Lease]:
+        """The leases that this process holds here."""
+        return [lease for watchdog in self.watchdogs for lease in watchdog.register.leases()]
+
+    def forget(self, besides: Sequence[Lease] = ()) -> None:
+        """Forget the leases that the test did not release: the server is gone after the test."""
+        for watchdog in self.watchdogs:
+            watchdog._to_release.clear()
+            for lease in watchdog.register.leases():
+                if lease not in besides:
+                    lease._lifetime.end()
+                    watchdog.forget(lease._claim)
+
+
+def answering(script: Callable[..., Any]) -> Any:
+    """Let ports run their scripts by this method."""
+    return mock.patch.object(ports.BasePort, "script", script)
+
+
+@contextmanager
+def finding(primitives: list[tuple[type[Lock], Any]]) -> Iterator[None]:
+    """Let locks of these classes find their primitives by these methods."""
+    with ExitStack() as stack:
+        for kind, its in primitives:
+            stack.enter_context(mock.patch.object(kind, "_primitive", its))
+        yield
+
+
+@contextmanager
+def nothing_lost() -> Iterator[None]:
+    """Let locks with `AFTER_LOSS = "wait"` behave as on a server that has forgotten nothing. A
+    server that is new for each test looks like one that has lost its data."""
+    guarded = kinds.guarded
+
+    def never(policy: Policy, clustered: Callable[[str], bool]) -> bool:
+        guarded(policy, clustered)  # raises where it can't be kept
+        return False
+
+    try:
+        with mock.patch.object(kinds, "guarded", never):
+            forget_plans()
+            yield
+    finally:
+        forget_plans()
+
+
+def configured() -> bool:
+    """Whether the settings have a server for locks."""
+    try:
+        server_of(conf.policy("a test", {}).using)
+    except ImproperlyConfigured:
+        return False
+    return True
 
 
 class _Nowhere:
@@ -120,9 +221,15 @@ async def _grant(
     """Return the answer of a script on an empty server, in the form that its header documents."""
     now = str(time.time_ns() // 1000).encode()
     match script:
-        case "mutex_acquire" | "permits_acquire" | "multi_acquire":
+        case "mutex_take" | "permits_take":
             return [1, next(_fences)]
-        case "mutex_adopt" | "permits_adopt" | "record_acquire":
+        case "mutex_drop" | "permits_drop":
+            return [1, 1]
+        case "mutex_acquire" | "permits_acquire":
+            return [1, now, 0, next(_fences)]
+        case "record_acquire":
+            return [1, now, 0, next(_fences), None]
+        case "mutex_adopt" | "permits_adopt":
             return [1, next(_fences), now]
         case "timestamp_acquire":
             return [1, now]
@@ -151,10 +258,10 @@ async def _grant(
 def _unavailable() -> Iterator[None]:
     async def refuse(port: Port, script: str, keys: Sequence[str], args: object) -> Any:  # noqa: ARG001
         raise LockUnavailable(
-            "Redis could not be asked: the test uses redis_unavailable()",
+            "Redis could not be reached: the test uses redis_unavailable()",
             name_of(keys[0]) if keys else None,
             # An acquire would repeat a passing failure while it waits.
-            passing=not script.endswith("_acquire"),
+            passing=not script.endswith(("_acquire", "_take")),
         ) from redis.ConnectionError("redis_unavailable()")
 
     place = nullcontext() if configured() else NOWHERE.in_place()
@@ -177,8 +284,8 @@ def _holder_of(owner: str) -> Holder:
 @contextmanager
 def _busy(pattern: str, holder: Holder) -> Iterator[None]:
     def stand_in(original: Any) -> Any:
-        def primitive(lock: Lock, policy: Policy) -> Primitive:
-            actual: Primitive = original(lock, policy)
+        def primitive(lock: Lock, plan: Plan) -> Primitive:
+            actual: Primitive = original(lock, plan)
             for name in _names(lock):
                 if matches(name, pattern):
                     return _Busy(actual, name, holder)
@@ -233,6 +340,9 @@ class _Busy:
     def __getattr__(self, attribute: str) -> Any:
         return getattr(self._primitive, attribute)
 
+    def taking(self, claim: Claim) -> None:
+        """Return no short request, so that `acquire` is asked."""
+
     async def acquire(self, port: Port, claim: Claim, wait: float | None) -> LockNotAcquired:  # noqa: ARG002
         return LockNotAcquired(self._name, self._holder, wait or 0.0)
 
@@ -241,3 +351,30 @@ class _Busy:
 
     async def clear(self, port: Port, keys: Keys, seen: Sequence[bytes], *by: str) -> list[bool]:  # noqa: ARG002
         return [False for _ in seen]
+
+
+# A prefix per process, for tests on a real Redis that several processes share.
+
+
+def names_apart() -> Condition[None]:
+    """On a real Redis, keep the locks of this process apart from those of other processes.
+
+    The prefix of their keys contains the process id, so each worker of pytest-xdist and of
+    `manage.py test --parallel` has locks of its own. Keys without the prefix stay as they are:
+    those of `cache.lock()` and of a `TimestampLock`.
+    """
+    return Condition(_apart)
+
+
+@contextmanager
+def _apart() -> Iterator[None]:
+    read = conf.current
+
+    def apart() -> conf._Settings:
+        its = read()
+        prefix = its.given.get("prefix", Policy().prefix)
+        given = {**its.given, "prefix": f"{prefix}-test-{os.getpid()}"}
+        return its._replace(given=given, policies={})
+
+    with mock.patch.object(conf, "current", apart), nothing_lost():
+        yield

@@ -1,4 +1,5 @@
-"""Redis Cluster: the map of slots and nodes, and a pool of connections for each node.
+"""Redis Cluster: the map of slots and nodes, a pool for each node, and how an entry of CACHES
+leads there: its LOCATION, and the factories of its connections.
 
 1.  A key's *slot* is a checksum of its hash tag. All keys of a name share theirs, so a script
     touches one slot, and with it one node.
@@ -13,29 +14,57 @@
 redis-py's `RedisCluster` does all that, too, but it repeats commands silently, and WAIT has to use
 the connection that has written. So we only need the map.
 
+django-redis has no factory for a cluster, so here is one:
+
+    CACHES = {
+        "locks": {
+            "BACKEND": "django_redis.cache.RedisCache",
+            "LOCATION": ["redis://node-1:6379", "redis://node-2:6379"],
+            "OPTIONS": {"CONNECTION_FACTORY": "django_redislock.cluster.ClusterConnectionFactory"},
+        }
+    }
+
+`LOCATION` names some of the nodes, which know the others. Everything else in such an entry (user,
+password, time-outs, TLS by `rediss://`, and on Valkey 9 the number of the database) means the same
+as for a single server, and holds for all nodes. The project's own use of this cache goes through
+redis-py's `RedisCluster`, which knows no database but 0. `OneAddressConnectionFactory` is for a
+sharded server that is reached like a single one.
+
 Source: the Redis Cluster specification.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Generic, TypeVar
+import re
+import secrets
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from hashlib import blake2b
+from typing import Any, Generic, NamedTuple, TypeVar
+from urllib.parse import SplitResult, urlsplit
 
+from django.core.exceptions import ImproperlyConfigured
+from django_redis.pool import ConnectionFactory
+from redis.cluster import RedisCluster
+from redis.connection import parse_url
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 from redis.exceptions import AskError, ClusterDownError, MovedError, ReadOnlyError, ResponseError
 
+from ..base.clock import now
 from ..base.exceptions import LockUnavailable
-from ..primitives.contract import Word
+from ..primitives.contract import NO_TERMS, Terms
 from ..primitives.keys import name_of
+from ..primitives.waiting import NEVER
+from .protocol import Command, pack
 
 Node = tuple[str, int]
 """Its host and port."""
 
 Pool = TypeVar("Pool")
-Send = Callable[[Pool, tuple[Word, ...], bool], Awaitable[Any]]
-"""Sends a command to the node of a pool; with `True`, behind ASKING. Raises `LockUnavailable`."""
+Send = Callable[..., Awaitable[Any]]
+"""Sends a command to the node of a pool, as `command.carry_out`."""
 
+SLOTS = Command(pack(("CLUSTER", "SLOTS")))
 HOPS = 5
 """How often one command is redirected, while the nodes don't agree which of them has the slot."""
 
@@ -72,24 +101,26 @@ class Cluster(Generic[Pool]):
         """Return the node that has a key, if that is known without a question."""
         return self._slots[slot_of(key)]
 
-    async def primaries(self, send: Send[Pool]) -> list[Pool]:
+    async def primaries(self, send: Send) -> list[Pool]:
         """Return the pools of the nodes that have slots. Raises `LockUnavailable`."""
-        await self._read_map(send)
+        await self._read_map(send, NEVER)
         return [self.pool(node) for node in sorted({node for node in self._slots if node})]
 
-    async def execute(self, command: tuple[Word, ...], send: Send[Pool]) -> Any:
+    async def execute(
+        self, command: Command, send: Send, terms: Terms = NO_TERMS, until: float = NEVER
+    ) -> Any:
         """Send a script to the node that has its first key. Raises `LockUnavailable`."""
-        key = str(command[3])
+        key = command.key
         slot = slot_of(key)
         if self._stale or self._slots[slot] is None:
-            await self._read_map(send, key)
+            await self._read_map(send, until, key)
         node, asking = self._slots[slot], False
         if node is None:
             self._stale = True
-            raise _unavailable(key, f"no node of the cluster serves its slot {slot}")
+            raise unavailable(key, f"no node of the cluster serves its slot {slot}")
         for _ in range(HOPS):
             try:
-                answer = await send(self.pool(node), command, asking)
+                answer = await send(self.pool(node), command, terms, until, asking=asking)
             except LockUnavailable as error:
                 cause = error.__cause__
                 if isinstance(cause, AskError):  # MOVED is one, too
@@ -107,7 +138,7 @@ class Cluster(Generic[Pool]):
             self.failed.discard(node)
             return answer
         self._stale = True
-        raise _unavailable(
+        raise unavailable(
             key,
             f"the nodes of the cluster don't agree which of them has the key: they redirected "
             f"the request {HOPS} times",
@@ -123,7 +154,7 @@ class Cluster(Generic[Pool]):
             if pool is not None:
                 pool.disconnect(inuse_connections=False)
 
-    async def _read_map(self, send: Send[Pool], key: str = "") -> None:
+    async def _read_map(self, send: Send, until: float, key: str = "") -> None:
         """Ask any node for the map of slots and nodes."""
         self._stale = False  # other threads use the old map meanwhile
         nodes = list({node for node in self._slots if node} | set(self.seeds))
@@ -133,7 +164,9 @@ class Cluster(Generic[Pool]):
         passing = False
         for node in nodes:
             try:
-                ranges = await send(self.pool(node), ("CLUSTER", "SLOTS"), False)
+                # Half of the time at most, so that another node can be asked.
+                half = until if until == NEVER else (now() + until) / 2
+                ranges = await send(self.pool(node), SLOTS, NO_TERMS, half)
                 slots = _map(ranges, node)
             except LockUnavailable as its:
                 self.failed.add(node)
@@ -152,7 +185,7 @@ class Cluster(Generic[Pool]):
                 return
         assert error is not None
         self._stale = True
-        raise _unavailable(
+        raise unavailable(
             key,
             f"no node of the cluster could say which one has the key: {error.why or error}",
             passing=passing,
@@ -165,13 +198,15 @@ class _NoMap(LockUnavailable):
     same answer again."""
 
 
-def _unavailable(
-    key: str, why: str, *, passing: bool = True, silent: bool = False
+def unavailable(
+    key: str, why: str, *, doubtful: bool = False, passing: bool = True, silent: bool = False
 ) -> LockUnavailable:
+    """Return the error for a request about a key, and why there is no answer that says more."""
     return LockUnavailable(
-        f"Redis could not be asked: {why}",
+        f"Redis could not be reached: {why}",
         name_of(key),
         why=why,
+        doubtful=doubtful,
         passing=passing,
         silent=silent,
     )
@@ -194,3 +229,166 @@ def _map(ranges: Any, asked: Node) -> list[Node | None]:
             passing=False,
         ) from error
     return slots
+
+
+# What follows reads the LOCATION of an entry of CACHES. Nothing else does, since a LOCATION may
+# have a password. One that can't be read is never quoted, and no error of urllib or redis-py about
+# it is passed on: they quote parts of it, and after a `/`, `#` or `?` in a password, the password
+# is in these parts. For the same reason nothing here raises: a crash reporter shows the variables
+# of each function that an exception leaves.
+
+UNREADABLE = (
+    "must be a URL, such as 'redis://localhost:6379/0', and this one can't be read. If it has a "
+    "password, write that as urllib.parse.quote(password, safe='') does"
+)
+"""The error text for a LOCATION for which `location_of` returns `None`."""
+
+DEFAULT_PORT = 6379
+
+_OPTIONS = re.compile(r"[a-z_]+=[^=]*(&[a-z_]+=[^=]*)*")
+_salt = secrets.token_bytes(16)
+
+
+class Location(NamedTuple):
+    """The place of a server, without the means to log in."""
+
+    scheme: str
+    host: str
+    """Empty for a Unix socket."""
+    port: int
+    path: str
+    """The path of a Unix socket; else empty."""
+    db: int | None
+    """The number of the database, if the URL has one."""
+    key: str
+    """A hash of the URL, user and password included, that differs from process to process."""
+
+    @property
+    def where(self) -> str:
+        """The server, for people."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return self.path or f"{host}:{self.port}"
+
+    @property
+    def address(self) -> str:
+        """The server, the database and the user, in a text that shows no secret."""
+        db = "" if self.db is None else f"?db={self.db}" if self.path else f"/{self.db}"
+        return f"{self.scheme}://{self.where}{db}#{self.key}"
+
+
+def location_of(url: object) -> Location | None:
+    """Read a URL. `None` if it is no URL, or has a password that is not encoded."""
+    try:
+        parts = urlsplit(str(url))
+        port = parts.port or DEFAULT_PORT
+        known = parts.scheme in ("redis", "rediss", "unix")
+        options = parse_url(str(url)) if known else {}
+    except ValueError:
+        return None
+    if "://" not in str(url) or _cut_in_two(parts):
+        return None
+    unix = parts.scheme == "unix"
+    return Location(
+        scheme=parts.scheme,
+        host="" if unix else parts.hostname or "localhost",
+        port=port,
+        path=parts.path if unix else "",
+        db=options.get("db"),
+        key=blake2b(str(url).encode(), key=_salt, digest_size=8).hexdigest(),
+    )
+
+
+def readable(urls: Iterable[object]) -> bool:
+    """Return whether all of these URLs can be read."""
+    return None not in map(location_of, urls)
+
+
+def _cut_in_two(parts: SplitResult) -> bool:
+    """Return whether the `@` that ends a password comes after the part that names the server: then
+    a character in the password has ended that part."""
+    if "@" in parts.fragment or ("@" in parts.query and not _OPTIONS.fullmatch(parts.query)):
+        return bool(parts.netloc)
+    if parts.scheme != "unix":
+        return "@" in parts.path
+    host = parts.netloc.rpartition("@")[2]
+    return bool(host) and (":" in parts.netloc or "@" in parts.netloc + parts.path)
+
+
+class ClusterConnectionFactory(ConnectionFactory):  # type: ignore[misc]
+    """For `OPTIONS["CONNECTION_FACTORY"]`: all nodes of a Redis Cluster."""
+
+    _clusters: dict[str, RedisCluster] = {}
+
+    def make_connection_params(self, url: str) -> dict[str, Any]:
+        params: dict[str, Any] = super().make_connection_params(url)
+        node_of_url(url)
+        return params
+
+    def get_connection(self, params: dict[str, Any]) -> Any:
+        """Return redis-py's client, for the project's own use of the cache.
+
+        Raises `ImproperlyConfigured` for a database other than 0.
+        """
+        if db := _database(params["url"]):
+            raise ImproperlyConfigured(
+                f"redis-py's RedisCluster can't use database {db} of a cluster: locks can use "
+                f"this entry of CACHES, and the project's cache needs another one"
+            )
+        options = {**params, **self.pool_cls_kwargs, **self.redis_client_cls_kwargs}
+        options.pop("parser_class")  # only RedisCluster's own parser understands MOVED
+        url = options.pop("url")
+        # Entries for the same nodes may differ in the password, or in time-outs.
+        key = f"{url} {sorted(options.items())}"
+        if key not in self._clusters:
+            self._clusters[key] = RedisCluster.from_url(url, **options)
+        return self._clusters[key]
+
+    def disconnect(self, connection: RedisCluster) -> None:
+        connection.disconnect_connection_pools()
+
+
+def nodes_of_urls(urls: Sequence[str]) -> list[Node]:
+    """Return the nodes that these URLs name. Raises `ImproperlyConfigured` if one can't be a
+    node's, or if they name several databases: the first URL is the pattern for all nodes."""
+    nodes = [node_of_url(url) for url in urls]
+    if len(databases := sorted({_database(url) for url in urls})) > 1:
+        raise ImproperlyConfigured(
+            f"The LOCATION of a Redis Cluster names the databases {databases}: write the same "
+            f"one into each URL."
+        )
+    return nodes
+
+
+def _database(url: str) -> int:
+    its = location_of(url)
+    return (its and its.db) or 0
+
+
+class OneAddressConnectionFactory(ConnectionFactory):  # type: ignore[misc]
+    """For `OPTIONS["CONNECTION_FACTORY"]`: a server that is sharded behind one address.
+
+    It connects as django-redis does. It says that keys of one script must be in one slot, which
+    locks would otherwise find out by their first request.
+    """
+
+
+def node_of_url(url: str) -> Node:
+    """Return the node that a URL names. Raises `ImproperlyConfigured` if it can't be a node's."""
+    its = location_of(url)
+    del url  # a crash reporter shows variables
+    if its is None:
+        raise ImproperlyConfigured(f"The LOCATION of a node {UNREADABLE}.")
+    if its.path:
+        raise ImproperlyConfigured(
+            f"{its.address.partition('#')[0]!r} can't be a node of a Redis Cluster: nodes are "
+            f"reached by host and port. Write redis://host:6379"
+        )
+    return its.host, its.port
+
+
+def url_of(url: str, node: Node) -> str:
+    """Return the URL of another node that is reached in the same way."""
+    parts = urlsplit(url)
+    user, at, _ = parts.netloc.rpartition("@")
+    host = f"[{node[0]}]" if ":" in node[0] else node[0]
+    return parts._replace(netloc=f"{user}{at}{host}:{node[1]}").geturl()

@@ -7,13 +7,13 @@ its answer was lost, and redis-py's own retry would send it again without tellin
 
 from __future__ import annotations
 
-import asyncio
 import errno
+import random
 import re
 import socket
 import ssl
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import redis
@@ -34,34 +34,25 @@ from redis.exceptions import (
 
 from ..base.clock import now
 from ..base.exceptions import LockError, LockUnavailable
-from ..base.handlers import by_a_handler
+from ..base.process import by_a_handler
 from ..primitives import scripts
-from ..primitives.contract import Terms, Word
+from ..primitives.contract import NO_TERMS, Terms, Word, run
 from ..primitives.keys import name_of
 from ..primitives.waiting import NEVER
-from .cluster import Cluster, Send
-from .multiplexed import Link, Multiplexed, NotSent, late
-from .packing import pack, pack_script
-from .wire import (
-    ANSWER_WITHIN,
-    LAST_MOMENT,
-    STUMBLES,
-    StrayAnswer,
-    ask,
-    ask_over,
-    ask_plainly,
-    checkout,
-    closed_meanwhile,
-    give_back,
-    idle_socket,
-    put_back,
-)
+from .cluster import Cluster, Node, unavailable
+from .connections import AsyncPool, Pool
+from .line import Line
+from .loans import Lines, lines_of
+from .multiplexed import Link, Multiplexed
+from .protocol import FULL, STUMBLES, Command, NotSent, StrayAnswer, closed_meanwhile, pack
 
 # Errors that mean "not now". BUSY (a script runs for too long) and MISCONF (the disk is
 # full) have no class of their own.
 _PASSING = (BusyLoadingError, ReadOnlyError, OutOfMemoryError, ClusterDownError, TryAgainError)
 _PASSING_CODES = ("READONLY ", "OOM ", "BUSY ", "MISCONF ", "NOREPLICAS ", "MASTERDOWN ")
 _SEVERAL_SLOTS = ("CROSSSLOT", "same slot", "non local key")
+_NO_DATABASE = ("SELECT is not", "DB index is out of range", "0th database")
+"""What a server says to SELECT: that of a cluster, one with fewer databases, or Upstash."""
 _SPENT = re.compile(r"no fencing token is left in (.+:clock)\.")
 """The error of lua/fence.lua, with the key."""
 _REFUSED = (AuthenticationError, AuthorizationError)
@@ -79,279 +70,84 @@ _UNREACHABLE = {
 _SEVERAL = "Multiple exceptions"
 """What asyncio says if a host has several addresses, and none can be reached."""
 
-_FAILURES = (RedisError, OSError, *STUMBLES)
-"""Types of the exceptions that redis-py and the socket raise. `foreign` finds exceptions from
-elsewhere that have such a type."""
-
-Pool = redis.ConnectionPool | Cluster[redis.ConnectionPool]
-AsyncPool = Multiplexed | Cluster[Multiplexed]
+_OF_ONE_SERVER = (Lines, Multiplexed)
+Links = Lines | Pool | AsyncPool
+"""What requests go out by. Those of a pool go out by its lines."""
 
 
-class Exchange:
-    """One command over one connection of a pool. Threads and tasks share its steps."""
+async def carry_out(
+    links: Links,
+    command: Command,
+    terms: Terms = NO_TERMS,
+    until: float = NEVER,
+    asking: bool = False,
+) -> Any:
+    """Send a command over one of these connections, and return its answer as bytes. It takes one
+    round trip, and has time until then, by our clock. A cluster takes scripts only; with `asking`,
+    its nodes get the command behind ASKING.
 
-    def __init__(self, pool: Any) -> None:
-        self._pool = pool
-        self._hand: list[Any] = []
-        """The connection, while it is taken from the pool."""
-
-    async def carry_out(
-        self, command: tuple[Word, ...], terms: Terms, asking: bool = False
-    ) -> Any:
-        """Send the command, behind ASKING if a cluster wants that, and return its answer."""
-        script = command[0] in ("EVALSHA", "EVAL")
-        packed = pack(command)
-        handled = sys.exception()
-        until = _end(terms)
-        carried_out = False
-        try:
-            try:
-                connection = await self._connect(terms)
-            except _FAILURES as error:
-                mistaken = not _may_connect(error, handled, by_path="path" in self._options)
-                _fail(error, command, handled, sent=False, mistaken=mistaken)
-            try:
-                if asking:  # on the same connection, since it holds for the next command only
-                    packed = ASKING + packed
-                if not script:
-                    return await self._ask_plainly(connection, packed, until)
-                replicas = terms.replicas > 0
-                word = str(command[3 + int(command[2])])  # the first of ARGV
-                answer = await self._ask(connection, packed, word, until)
-                if replicas and _granted(answer):
-                    carried_out = True
-                    # On the same connection, since WAIT is about what this one has written.
-                    packed = pack(_wait(terms))
-                    confirmed = await self._ask_plainly(connection, packed, until, terms)
-                    _confirm(confirmed, terms)
-                return answer
-            except NoScriptError:
-                raise
-            except BaseException as error:
-                await self._after(connection, error, handled)
-                sent = not isinstance(error, NotSent)
-                _fail(error, command, handled, sent=sent, carried_out=carried_out)
-        finally:
-            # Twice, since an exception from outside may come in the middle of the first call.
-            try:
-                await self._give_back()
-            except BaseException:
-                await self._give_back()
-                raise
-
-    @property
-    def _options(self) -> Mapping[str, Any]:
-        """The options of its connections."""
-        raise NotImplementedError
-
-    async def _connect(self, terms: Terms) -> Any:
-        """Return a connection."""
-        raise NotImplementedError
-
-    async def _ask(self, connection: Any, packed: bytes, word: str, until: float) -> Any:
-        """Return the answer of a script."""
-        raise NotImplementedError
-
-    async def _ask_plainly(
-        self, connection: Any, packed: bytes, until: float, confirming: Terms | None = None
-    ) -> Any:
-        """Return the answer of a plain command; with `confirming`, of the WAIT for these terms,
-        on a connection that has no other answer to come."""
-        raise NotImplementedError
-
-    async def _after(
-        self, connection: Any, error: BaseException, handled: BaseException | None
-    ) -> None:
-        """Close the connection if it can't be used again after this error."""
-        raise NotImplementedError
-
-    async def _give_back(self) -> None:
-        """Give the connection back to the pool, if it was taken. May be repeated."""
-        raise NotImplementedError
+    Raises `LockUnavailable` if there is no answer in time, or if too few replicas confirm what the
+    command wrote; `LockError` if a key has a wrong type.
+    """
+    if not isinstance(links, _OF_ONE_SERVER):
+        if isinstance(links, Cluster):
+            return await links.execute(command, carry_out, terms, until)
+        links = lines_of(links)
+    handled = sys.exception()
+    its = _InSteps(command, terms, asking) if asking or terms.replicas else command
+    try:
+        return await links.exchange(its, terms, until)
+    except BaseException as error:
+        done = isinstance(its, _InSteps) and its.carried_out
+        fail(error, command.key, handled, carried_out=done, by_path=links.by_path)
 
 
-class SyncExchange(Exchange):
-    """In a thread: nothing here suspends."""
+class _InSteps:
+    """A command that is sent behind ASKING, or that replicas confirm: on the same connection,
+    since ASKING holds for its next command, and WAIT is about what it has written."""
 
-    def at_once(
-        self, sha: str, keys: Sequence[str], args: Sequence[Word], within: float | None
-    ) -> Any:
-        """Do what `carry_out` does with an EVALSHA, in few calls, if there is an idle connection;
-        else return `None`."""
-        hand, handled = self._hand, sys.exception()
-        try:
-            sock = idle_socket(self._pool, hand)
-            if sock is None:
-                return None
-            packed = pack_script(sha, keys, args)
-            try:
-                return ask_over(hand[0], sock, packed, str(args[0]), within)
-            except NoScriptError:
-                raise
-            except BaseException as error:
-                fail(error, ("EVALSHA", sha, len(keys), *keys), handled, hand[0])
-        finally:
-            # Twice, since an exception from outside may come in the middle of the first call.
-            try:
-                if hand:
-                    put_back(self._pool, hand)
-            except BaseException:
-                give_back(self._pool, hand)
-                raise
+    carried_out = False
 
-    @property
-    def _options(self) -> Mapping[str, Any]:
-        return getattr(self._pool, "connection_kwargs", {})
+    def __init__(self, command: Command, terms: Terms, asking: bool) -> None:
+        self._command, self._terms, self._asking = command, terms, asking
 
-    async def _connect(self, terms: Terms) -> Any:
-        return checkout(self._pool, self._hand, terms.within)
-
-    async def _ask(self, connection: Any, packed: bytes, word: str, until: float) -> Any:
-        within = _left(until, connection.socket_timeout)
-        return ask(connection, packed, word, within)
-
-    async def _ask_plainly(
-        self, connection: Any, packed: bytes, until: float, confirming: Terms | None = None
-    ) -> Any:
-        within = _left(until, connection.socket_timeout)
-        return ask_plainly(connection, packed, within, clean=confirming is not None)
-
-    async def _after(
-        self, connection: Any, error: BaseException, handled: BaseException | None
-    ) -> None:
-        if not _keeps(error, handled):
-            connection.disconnect()
-
-    async def _give_back(self) -> None:
-        give_back(self._pool, self._hand)
+    async def over(self, link: Line | Link, until: float) -> Any:
+        if self._asking:
+            link.asking()
+        answer = await self._command.over(link, until)
+        terms = self._terms
+        if terms.replicas and isinstance(answer, list) and answer[:1] == [1]:  # it was granted
+            self.carried_out = True
+            wait = pack(_wait(terms, until))
+            _confirm(await link.exchange(wait, None, until, terms.replicas_timeout), terms)
+        return answer
 
 
-class AsyncExchange(Exchange):
-    """In a task of an event loop."""
+def primaries(pool: Pool) -> list[redis.ConnectionPool]:
+    """Return a pool for each server that has locks: several for a cluster only.
 
-    _alone = False
-    """Nobody else may use the connection meanwhile."""
-
-    async def at_once(
-        self, sha: str, keys: Sequence[str], args: Sequence[Word], within: float | None
-    ) -> Any:
-        """Do what `carry_out` does with an EVALSHA, in few calls, if the connection is there; else
-        return `None`."""
-        link = self._pool.ready()
-        if link is None:
-            return None
-        packed, handled = pack_script(sha, keys, args), sys.exception()
-        try:
-            return await link.ask(packed, str(args[0]), NEVER if within is None else within)
-        except NoScriptError:
-            raise
-        except BaseException as error:
-            await self._after(link, error, handled)
-            sent = not isinstance(error, NotSent)
-            _fail(error, ("EVALSHA", sha, len(keys), *keys), handled, sent=sent)
-
-    @property
-    def _options(self) -> Mapping[str, Any]:
-        options: Mapping[str, Any] = self._pool.factory.connection_kwargs
-        return options
-
-    async def _connect(self, terms: Terms) -> Any:
-        shared = terms.replicas == 0 and not self._alone
-        if shared and (link := self._pool.ready()) is not None:
-            return link
-        try:
-            async with asyncio.timeout(terms.within):
-                if shared:
-                    return await self._pool.link()
-                self._hand.append(await self._pool.link_alone())
-                return self._hand[0]
-        except TimeoutError as error:
-            raise late(terms.within or ANSWER_WITHIN) from error
-
-    async def _ask(self, link: Link, packed: bytes, word: str, until: float) -> Any:
-        if packed.startswith(ASKING):
-            link.send(ASKING)
-            packed = packed.removeprefix(ASKING)
-        return await link.ask(packed, word, until - now())
-
-    async def _ask_plainly(
-        self, link: Link, packed: bytes, until: float, confirming: Terms | None = None
-    ) -> Any:
-        patience = confirming.replicas_timeout if confirming else 0.0
-        return await link.ask(packed, None, until - now(), patience)
-
-    async def _after(
-        self, connection: Link, error: BaseException, _: BaseException | None
-    ) -> None:
-        # The answer to a request that was cancelled is dropped when it comes. Beside lost
-        # connections, a ConnectionError is an answer by which the server refuses all commands.
-        if isinstance(error, redis.ConnectionError) or _demoted(_unwrapped(error)):
-            self._pool.retire(connection)
-
-    async def _give_back(self) -> None:
-        if self._hand:
-            self._pool.give_back(self._hand.pop())
+    Raises `LockUnavailable`.
+    """
+    if not isinstance(pool, Cluster):
+        return [pool]
+    return run(pool.primaries(carry_out))
 
 
-class AloneExchange(AsyncExchange):
-    """In a task, over a connection that nobody else uses meanwhile. If a request is held up, those
-    that are sent later overtake it."""
-
-    _alone = True
-
-
-def sender(exchange: type[Exchange], command: tuple[Word, ...], terms: Terms) -> Send[Any]:
-    """Return the function by which a cluster carries out `command`, and asks for its map."""
-    until = _end(terms)
-
-    async def send(pool: Any, words: tuple[Word, ...], asking: bool) -> Any:
-        return await exchange(pool).carry_out(words, _share(words, command, terms, until), asking)
-
-    return send
-
-
-def _share(
-    words: tuple[Word, ...], command: tuple[Word, ...], terms: Terms, until: float
-) -> Terms:
-    """Return the terms of one of the steps that a command takes on a cluster, which all end at
-    `until`. A question about the cluster writes nothing, and gets half of the time at most, so
-    that another node can be asked."""
-    left = None if until == float("inf") else max(until - now(), LAST_MOMENT)
-    if words is command:
-        return terms._replace(within=left)
-    return Terms(left if left is None else left / 2)
-
-
-def _end(terms: Terms) -> float:
-    """Return when the time of a command is over, by our clock."""
-    return float("inf") if terms.within is None else now() + terms.within
-
-
-def _left(until: float, own: float | None) -> float | None:
-    """Return how many seconds to wait for an answer on a connection with the time-out `own`.
-    `None` if its own time-out is right."""
-    if until == float("inf"):
-        return ANSWER_WITHIN if own is None else None
-    left = max(until - now(), LAST_MOMENT)
-    return None if own is not None and own <= left else min(left, own or ANSWER_WITHIN)
-
-
-ASKING = b"*1\r\n$6\r\nASKING\r\n"
+def primary_at(pool: Pool, node: Node | None) -> redis.ConnectionPool:
+    """Return the pool of a node of a cluster. None: of any node, each of which gets all messages
+    that are published; or of the only server. Raises `LockUnavailable`."""
+    if node is not None and isinstance(pool, Cluster):
+        return pool.pool(node)
+    return random.SystemRandom().choice(primaries(pool))
 
 
 class TooFewReplicas(RedisError):
     """The primary has carried out the command, and too few replicas have confirmed it."""
 
 
-def _granted(answer: Any) -> bool:
-    """Return whether a script did what was asked: then its answer begins with 1."""
-    return isinstance(answer, list) and answer[:1] == [1]
-
-
-def _wait(terms: Terms) -> tuple[Word, ...]:
-    within = terms.replicas_timeout
-    if terms.within is not None:  # the answer has to come before we give up
-        within = min(within, 0.9 * terms.within)
+def _wait(terms: Terms, until: float) -> tuple[Word, ...]:
+    # The answer has to come before we give up.
+    within = min(terms.replicas_timeout, 0.9 * (until - now()))
     return "WAIT", terms.replicas, max(1, round(within * 1000))
 
 
@@ -363,11 +159,16 @@ def _confirm(replicas: Any, terms: Terms) -> None:
 
 
 def causes(error: BaseException, handled: BaseException | None) -> Iterator[BaseException]:
-    """Yield an exception and what has led to it, up to what was being `handled` before."""
-    one: BaseException | None = error
-    while one is not None and one is not handled:
-        yield one
-        one = one.__cause__ or one.__context__
+    """Yield an exception and all that has led to it, up to what was being `handled` before. An
+    object that is raised again and again may have led to itself."""
+    pending: list[BaseException | None] = [error]
+    seen = {id(None), id(handled)}
+    while pending:
+        one = pending.pop()
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            yield one
+            pending += one.__context__, one.__cause__
 
 
 def foreign(error: BaseException, handled: BaseException | None) -> BaseException | None:
@@ -399,6 +200,8 @@ def _may_connect(error: BaseException, handled: BaseException | None, *, by_path
     """Return whether another attempt to connect may succeed: whether all that has led to `error`
     may pass by itself. `by_path`: the server has a Unix socket, which is not there while it
     restarts."""
+    if str(error) == FULL:
+        return True
     return all(_may_pass(one, by_path=by_path) for one in causes(error, handled))
 
 
@@ -419,67 +222,26 @@ def _may_pass(error: BaseException, *, by_path: bool) -> bool:
     return closed_meanwhile(error) or not isinstance(error, Exception)  # a cancellation
 
 
-def _unwrapped(error: BaseException) -> BaseException:
-    """Return the error that Redis 6.2 wraps into a sentence about the script, as later versions
-    return it."""
-    if type(error) is ResponseError and "-READONLY " in str(error):
-        return ReadOnlyError(str(error))
-    return error
-
-
-def _demoted(error: BaseException) -> bool:
-    """Return whether the primary was demoted, or will be. A new connection may lead to its
-    successor."""
-    return isinstance(error, ReadOnlyError) or "NOREPLICAS " in str(error)
-
-
-def _keeps(error: BaseException, handled: BaseException | None) -> bool:
-    """Return whether the connection can be used again after this error."""
-    if foreign(error, handled):
-        return False
-    error = _unwrapped(error)
-    if _demoted(error):
-        return False
-    # After other errors the answer may still come, before the next command's.
-    return isinstance(error, ResponseError | TooFewReplicas)
-
-
 def fail(
     error: BaseException,
-    command: tuple[Any, ...],
-    handled: BaseException | None,
-    *connections: Any,
-) -> NoReturn:
-    """Raise the error for the caller of a request, and close its connection if it can't be used
-    again."""
-    if not _keeps(error, handled):
-        for connection in connections:
-            connection.disconnect()
-    _fail(error, command, handled)
-
-
-def _fail(
-    error: BaseException,
-    command: tuple[Any, ...],
+    key: str,
     handled: BaseException | None,
     *,
-    sent: bool = True,
-    mistaken: bool = False,
     carried_out: bool = False,
+    by_path: bool = False,
 ) -> NoReturn:
     """Raise the error for the caller of a request that ended with `error`: an exception from
-    elsewhere as it is, and our own error for one of redis-py or the socket."""
+    elsewhere as it is, and our own error for one of redis-py or the socket. A script that the
+    server does not know is sent again."""
+    if isinstance(error, NoScriptError):
+        raise error
+    sent = not isinstance(error, NotSent)
+    if not sent and error.__cause__ is not None:
+        error = error.__cause__
     if other := foreign(error, handled):
         raise other
-    plain = _unwrapped(error)
-    raise _translate(
-        plain, command, sent=sent, mistaken=mistaken, carried_out=carried_out
-    ) from plain
-
-
-def refused_slots(error: LockUnavailable) -> bool:
-    """Return whether the server did not carry out a script since its keys are in several slots."""
-    return _of_several_slots(error.__cause__)
+    mistaken = not sent and not _may_connect(error, handled, by_path=by_path)
+    raise _translate(error, key, sent=sent, mistaken=mistaken, carried_out=carried_out) from error
 
 
 def unreadable_clock(error: LockUnavailable) -> bool:
@@ -488,24 +250,17 @@ def unreadable_clock(error: LockUnavailable) -> bool:
     return "unreadable fencing token" in str(error.__cause__)
 
 
-def _of_several_slots(error: BaseException | None) -> bool:
+def refused_slots(error: BaseException | None) -> bool:
+    """Return whether the server did not carry out a script since its keys are in several slots."""
     # Most servers say CROSSSLOT. Some proxies have words of their own.
     return isinstance(error, ClusterCrossSlotError) or (
         type(error) is ResponseError and any(said in str(error) for said in _SEVERAL_SLOTS)
     )
 
 
-def _of_a_database(text: str) -> bool:
-    """Return whether a server refuses SELECT: that of a cluster, one with fewer databases, or
-    Upstash, which has one."""
-    return any(
-        said in text for said in ("SELECT is not", "DB index is out of range", "0th database")
-    )
-
-
 def _translate(
     error: BaseException,
-    command: tuple[Any, ...],
+    key: str,
     *,
     sent: bool,
     mistaken: bool,
@@ -516,7 +271,6 @@ def _translate(
     # redis.asyncio wraps errors of the handshake over a Unix socket.
     if type(error) is redis.ConnectionError and isinstance(error.__cause__, RedisError):
         error = error.__cause__
-    key = str(command[3]) if len(command) > 3 and command[2] else ""  # some have no key
     text = str(error)
     if "WRONGTYPE" in text:
         return LockError(
@@ -543,12 +297,13 @@ def _translate(
             " (it is a node of a Redis Cluster: the CONNECTION_FACTORY of its entry in CACHES "
             "must be a ClusterConnectionFactory, see docs/topologies.md)"
         )
-    if _of_several_slots(error):
+    if refused_slots(error):
         text += (
             " (it is sharded, and these keys are in several slots: see 'Sharded behind one "
             "address' in docs/topologies.md)"
         )
-    if not sent and isinstance(error, ResponseError) and _of_a_database(text):
+    refused = not sent and isinstance(error, ResponseError)
+    if refused and any(said in text for said in _NO_DATABASE):
         text += (
             " (LOCATION names a database that the server does not have; a Redis Cluster has "
             "others than 0 only on Valkey 9 with cluster-databases)"
@@ -566,10 +321,9 @@ def _translate(
         text += " (another thread has closed the connection)"
     elif mistaken and not answered:
         text += " (look at LOCATION and OPTIONS of this server in CACHES)"
-    return LockUnavailable(
-        f"Redis could not be asked: {(why := f'{type(error).__name__}: {text}')}",
-        name_of(key),
-        why=why,
+    return unavailable(
+        key,
+        f"{type(error).__name__}: {text}",
         # A script that a missing permission ended has done its first commands.
         doubtful=carried_out or denied or (sent and not answered),
         passing=passing,

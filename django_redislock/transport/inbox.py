@@ -7,6 +7,10 @@ one goes on. A thread of the background connects, writes, and reads if no thread
 or the watchdog do. A wake-up is only a hint, so one that is lost or comes twice does no harm. If a
 lock is handed on within the process, the inbox wakes the waiter with the grant.
 
+Only the first waiter of each queue asks for the lock from time to time. The others rest until they
+are woken, and one request of the process shows that all of them live (`Crowds`). So a wait costs
+requests of each process, and not of each waiter.
+
 On one primary, a process has one channel for all locks. Where a script may use keys of one slot
 only, it has a channel for each lock for which it waits, in the slot of that lock (sharded pub/sub,
 Redis 7). So only the node that has the lock passes the message on, and it knows who listens. Then
@@ -32,19 +36,22 @@ from redis.exceptions import (
     TryAgainError,
 )
 
+from ..base import tokens as words
 from ..base.background import Background
 from ..base.clock import now
-from ..base.rlocks import rlock
-from ..primitives.contract import Grant
+from ..base.exceptions import LockError
+from ..base.process import rlock
+from ..primitives import scripts
+from ..primitives.contract import Grant, run
 from ..primitives.keys import Keys
+from ..primitives.scripts import NONSENSE, nth
 from ..primitives.waiting import backoff
-from . import pools
+from . import connections
 from .cluster import Node
-from .command import foreign
-from .crowds import Crowds, present
+from .command import carry_out, foreign, primary_at
+from .protocol import STUMBLES, script
 from .server import Server
 from .subscription import ERROR, Heard, Subscription
-from .wire import STUMBLES
 
 logger = logging.getLogger("django_redislock")
 
@@ -62,7 +69,7 @@ KEEP = 10.0
 _PASSING = (AskError, BusyLoadingError, ClusterDownError, TryAgainError)
 """Errors after which a subscription is asked for again. MOVED is an `AskError`, too."""
 INVALIDATED = "__redis__:invalidate"
-"""The channel of the messages that keys were changed (tracking.py)."""
+"""The channel of the messages that keys were changed (subscription.py)."""
 
 
 class Waker(Protocol):
@@ -107,7 +114,7 @@ class Inbox:
         self.name = self._process.id if nodes else self._process.channel
         """What scripts are told of it. They make the channel of a lock from it (lua/queue.lua)."""
         self.listening = threading.Event()
-        """Set while the connection has subscribed; or could, if each lock has a channel."""
+        """Set while the connection has subscribed."""
         self._server = server
         self._background = Background(self._run, "redislock-inbox")
         self._subscription: Subscription | None = None
@@ -174,8 +181,7 @@ class Inbox:
         self._wakers[token] = wake
         if len(keys) == 1:
             self._crowds.join(token, keys[0])
-        if self._sharded:
-            self._channels[token] = self._channels_of(keys)
+        self._channels[token] = self._channels_of(keys)
         if task:
             self._tasks.add(token)
             if self._reader is None:
@@ -189,11 +195,11 @@ class Inbox:
 
     def hears(self, keys: Sequence[Keys]) -> bool:
         """Return whether this process listens to the messages for these locks."""
-        return self.listening.is_set() and self._subscribed.issuperset(self._channels_of(keys))
+        return self._subscribed.issuperset(self._channels_of(keys))
 
     def _channels_of(self, keys: Sequence[Keys]) -> frozenset[str]:
         if not self._sharded:
-            return frozenset()
+            return frozenset((self._process.channel,))
         return frozenset(its.inbox(self._process.id) for its in keys)
 
     def forget(self, token: str) -> None:
@@ -208,7 +214,7 @@ class Inbox:
         """Return whether the waiter of `token` need not ask until it is woken: it is not the first
         of this process in its queue, and this process keeps its place."""
         heard = self._subscribed.issuperset(self._channels.get(token, ()))
-        if not self.listening.is_set() or not heard or not self._crowds.rests(token):
+        if not heard or not self._crowds.rests(token):
             return False
         if not self._looks_often:
             self._call()
@@ -224,6 +230,10 @@ class Inbox:
         for token in list(self._wakers):
             self._wake(token, notified=False)
 
+    def waited_for(self, keys: Keys) -> bool:
+        """Whether anybody of this process waits for a lock."""
+        return bool(self._crowds.standing(keys))
+
     def wake_neighbours(self, keys: Keys) -> None:
         """Let the waiters for a lock ask who has it."""
         for token in self._crowds.standing(keys):
@@ -232,9 +242,7 @@ class Inbox:
     def hand_over(self, token: str, grant: Grant) -> None:
         """Wake the waiter of `token`, which has its lock: another thread or task of this process
         got the answer that says so."""
-        if wake := self._wakers.get(token):
-            wake(True, grant)
-            self._ring(token)
+        self._wake(token, notified=True, grant=grant)
 
     def read(self, token: str, woken: threading.Event, seconds: float) -> bool:
         """Let the waiting thread of `token` read the messages: return after the first ones, when
@@ -306,22 +314,18 @@ class Inbox:
         if kind in (b"message", b"smessage"):
             if type(data) is bytes:
                 self._wake(data.decode(errors="replace"), notified=True)
-            else:
-                self._changed(data)
-        elif kind == b"invalidate":  # the same over RESP3
-            self._changed(channel)
+            elif self._follower is not None:
+                self._follower.suspect(data)
         elif kind in (b"subscribe", b"ssubscribe"):
             self._asked.pop(name := _text(channel), None)
             self._subscribed.add(name)
-            if self._sharded:
-                self._wake_those_of(name)
-            elif name == INVALIDATED:
+            if name == INVALIDATED:
                 self.redirect = self._number
                 if self._follower is not None:
                     self._follower.wake()
             else:
                 self.listening.set()
-                self.wake_all()  # messages that were sent before are lost
+                self._wake_those_of(name)  # messages that were sent before are lost
                 self._call()
         elif kind == b"sunsubscribe":
             # The server says so, too, if the slot of this channel has moved to another node.
@@ -343,20 +347,16 @@ class Inbox:
             self._asked.clear()
         self.wake_all()  # after MOVED they find the new node
 
-    def _changed(self, keys: Sequence[bytes] | None) -> None:
-        if self._follower is not None:
-            self._follower.suspect(keys)
-
     def _wake_those_of(self, channel: str) -> None:
         for token, its in self._channels.copy().items():
             if channel in its:
                 self._wake(token, notified=False)
 
-    def _wake(self, token: str, *, notified: bool) -> None:
+    def _wake(self, token: str, *, notified: bool, grant: Grant | None = None) -> None:
         # In a function of its own, so that no variable of a loop keeps a waiter, and its client,
         # alive.
         if wake := self._wakers.get(token):
-            wake(notified)
+            wake(notified, grant)
             self._ring(token)
 
     def _call(self) -> None:
@@ -386,12 +386,12 @@ class Inbox:
                 self._listen(server)
             except Exception as error:
                 # Never die: without a connection, all waiters of this process are slow.
+                self._subscribed.clear()
+                self._asked.clear()
                 if self.listening.is_set():
                     failures = 0
                     self.listening.clear()
                     self.wake_all()  # nobody rests now
-                self._subscribed.clear()
-                self._asked.clear()
                 level = logging.DEBUG if failures else logging.WARNING
                 logger.log(level, "Lost the connection that wakes waiting locks: %s", error)
             failures += 1
@@ -403,13 +403,10 @@ class Inbox:
         pool = server.background_pool()
         its = None
         try:
-            its = Subscription(pools.primary_at(pool, self._node))
+            its = Subscription(primary_at(pool, self._node))
             # On a cluster, the nodes of the watchdog's keys are others.
             self._number = None if server.clustered else its.client_id()
             self._subscription = its
-            if self._sharded:
-                self.listening.set()
-                self.wake_all()
             while True:
                 self._subscribe(its)
                 self._attend(its)
@@ -421,9 +418,11 @@ class Inbox:
             if its is not None:
                 its.hang_up()
                 self.rest(BACKGROUND)
-                self._until_nobody_reads()
+                give_up = now() + GIVE_UP
+                while self._reader is not None and self._reads(self._reader) and now() < give_up:
+                    time.sleep(0.001)
                 its.close()
-            pools.close(pool)
+            connections.close(pool)
 
     def _subscribe(self, its: Subscription) -> None:
         """Subscribe to the channels that are needed, and leave those of locks for which nobody has
@@ -471,21 +470,109 @@ class Inbox:
     def _look_after(self, server: Server) -> None:
         """Let a waiter that rests go on if it is the first of its queue by now, or has lost its
         place, and show that all of them live."""
-        self._looks_often = self._crowds.any_rests
+        self._looks_often = bool(self._crowds.resting)
         for token in self._crowds.next_ones():
             self._wake(token, notified=False)
         if not self._looks_often or now() < self._present_at:
             return
         self._present_at = now() + PRESENT_EVERY
-        for queue, tokens in self._crowds.resting():
+        for queue, tokens in self._crowds.parts():
             for token in present(server, queue, tokens):
                 self._wake(token, notified=False)
-
-    def _until_nobody_reads(self) -> None:
-        give_up = now() + GIVE_UP
-        while self._reader is not None and self._reads(self._reader) and now() < give_up:
-            time.sleep(0.001)
 
 
 def _text(channel: Any) -> str:
     return channel.decode(errors="surrogateescape") if isinstance(channel, bytes) else str(channel)
+
+
+AT_ONCE = 500
+"""Waiters in one request, which keeps Redis busy for a millisecond or two."""
+
+SCRIPT = "queue_present"
+WITHIN = 2.0
+"""Seconds for an answer."""
+
+Queue = tuple[str, str]
+"""The keys of a queue, and of what its waiters say of themselves."""
+
+
+class Crowds:
+    """The waiters at one server that stand in one queue each."""
+
+    def __init__(self) -> None:
+        self._tokens: dict[Queue, dict[str, None]] = {}
+        """The tokens of the waiters in each queue, in the order in which they came."""
+        self._queues: dict[str, Queue] = {}
+        """The queue of each token."""
+        self.resting: set[str] = set()
+        """The waiters that do not ask by themselves."""
+        # A signal's handler that waits for a lock may interrupt its own thread in here.
+        self._changing = rlock()
+
+    def join(self, token: str, keys: Keys) -> None:
+        queue = keys.queue, keys.waiters
+        with self._changing:
+            self._queues[token] = queue
+            self._tokens.setdefault(queue, {})[token] = None
+
+    def leave(self, token: str) -> None:
+        """Forget a waiter. May be repeated."""
+        with self._changing:
+            self.resting.discard(token)
+            queue = self._queues.get(token)
+            if queue is not None:
+                tokens = self._tokens.get(queue, {})
+                tokens.pop(token, None)
+                if not tokens:
+                    self._tokens.pop(queue, None)
+                self._queues.pop(token, None)
+
+    def rests(self, token: str) -> bool:
+        """Return whether this waiter does not ask by itself from now on, since another one stands
+        before it."""
+        with self._changing:
+            queue = self._queues.get(token)
+            rests = queue is not None and next(iter(self._tokens[queue])) != token
+            (self.resting.add if rests else self.resting.discard)(token)
+            return rests
+
+    def next_ones(self) -> list[str]:
+        """Return the waiters that rest, though they are the first of their queues by now."""
+        with self._changing:
+            if not self.resting:
+                return []
+            firsts = [next(iter(tokens)) for tokens in self._tokens.values()]
+            return [token for token in firsts if token in self.resting]
+
+    def standing(self, keys: Keys) -> list[str]:
+        """Return the waiters in the queue of a lock."""
+        with self._changing:
+            return [*self._tokens.get((keys.queue, keys.waiters), ())]
+
+    def parts(self) -> list[tuple[Queue, list[str]]]:
+        """Return the waiters that rest, in parts for one request each."""
+        parts: list[tuple[Queue, list[str]]] = []
+        with self._changing:
+            for queue, tokens in self._tokens.items():
+                resting = [token for token in tokens if token in self.resting]
+                parts += [
+                    (queue, resting[first : first + AT_ONCE])
+                    for first in range(0, len(resting), AT_ONCE)
+                ]
+        return parts
+
+
+def present(server: Server, queue: Queue, tokens: list[str]) -> list[str]:
+    """Show that these waiters live. Return those that stand in the queue no more: they were handed
+    the lock, or passed over. Without an answer nothing is known, and nobody is returned."""
+    # As EVAL: it is rare, and the server may have forgotten a script.
+    source = scripts.load(SCRIPT).source
+    command = script(source, queue, [words.word(), *tokens], "EVAL")
+    try:
+        answer = run(carry_out(server.links, command, until=now() + WITHIN))
+    except LockError:
+        return []
+    try:
+        return [nth(tokens, position) for position in answer]
+    except NONSENSE:
+        return []

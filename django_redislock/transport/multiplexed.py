@@ -24,8 +24,23 @@ from typing import Any
 import redis
 from redis import asyncio as aioredis
 
-from .reader import NOTHING, PUSH, reader
-from .wire import ANSWER_WITHIN, StrayAnswer, is_ours, made, said
+from ..base.clock import now
+from ..primitives.contract import Terms
+from ..primitives.waiting import NEVER
+from .protocol import (
+    ANSWER_WITHIN,
+    ASKING,
+    FULL,
+    NOTHING,
+    PUSH,
+    STUMBLES,
+    NotSent,
+    Sendable,
+    StrayAnswer,
+    believed,
+    is_last,
+    reader,
+)
 
 GRACE = 0.02
 """Seconds more for an overdue answer. The loop may have stood still: it has to read first what
@@ -38,8 +53,15 @@ FEW = 16
 are written together. If all were, client and server would work in turns, never together."""
 
 
-class NotSent(redis.ConnectionError):
-    """Nothing of the request has reached the server."""
+def _made(pool: Any) -> Any:
+    """Return a new connection of a pool, which is not connected yet. Raises `DataError` if
+    redis-py does not take its options."""
+    try:
+        return pool.make_connection()
+    except (redis.ConnectionError, *STUMBLES) as error:
+        if str(error) == FULL:
+            raise
+        raise redis.DataError(str(error)) from error
 
 
 class Multiplexed:
@@ -54,13 +76,18 @@ class Multiplexed:
         self._shared: Link | None = None
         """The connection that takes requests."""
         self._connecting: asyncio.Task[Link] | None = None
-        self._links: set[Link] = set()
+        self.links: set[Link] = set()
         """All connections that are not closed yet."""
         self._idle: list[Link] = []
         """Connections that wait for a request that needs one to itself."""
         self._alone = asyncio.Semaphore(factory.max_connections)
         self.room = asyncio.Event()
         """Set when the shared connection takes more requests, or ends."""
+
+    @property
+    def by_path(self) -> bool:
+        """Whether the server has a Unix socket."""
+        return "path" in self.factory.connection_kwargs
 
     def ready(self) -> Link | None:
         """Return the connection that all tasks share, if it takes one more request at once."""
@@ -104,6 +131,27 @@ class Multiplexed:
         else:
             self.retire(link)
 
+    async def exchange(self, its: Sendable, terms: Terms, until: float) -> Any:
+        """Send this over a connection, and return the answer. With `replicas`, or `alone`, nobody
+        else uses it meanwhile. Raises `NotSent` if there is none until then."""
+        alone = terms.alone or terms.replicas > 0
+        link = None if alone else self.ready()
+        try:
+            if link is None:
+                within = None if until == NEVER else until - now()
+                try:
+                    async with asyncio.timeout(within):
+                        link = await (self.link_alone() if alone else self.link())
+                except TimeoutError:
+                    error = late(within or ANSWER_WITHIN)
+                    raise NotSent(str(error)) from error
+                except Exception as error:
+                    raise NotSent(str(error)) from error
+            return await its.over(link, until)
+        finally:
+            if alone and link is not None:
+                self.give_back(link)
+
     async def _connect(self) -> None:
         """Wait for a connection that all tasks share. The first one that needs it makes it."""
         task = self._connecting
@@ -120,7 +168,7 @@ class Multiplexed:
             self._shared = task.result()
 
     async def _open(self) -> Link:
-        connection = made(self.factory)
+        connection = _made(self.factory)
         try:
             # All tasks wait for this attempt, so it needs its time-outs, for the commands of the
             # handshake, too. Later `Link` looks at the time itself.
@@ -136,7 +184,7 @@ class Multiplexed:
         except BaseException:
             await connection.disconnect(nowait=True)
             raise
-        self._links.add(link)
+        self.links.add(link)
         return link
 
     def retire(self, link: Link) -> None:
@@ -146,20 +194,16 @@ class Multiplexed:
             self.room.set()
         link.close_when_done()
 
-    def forget(self, link: Link) -> None:
-        """Forget a connection that has ended."""
-        self._links.discard(link)
-
     def disconnect(self, *, inuse_connections: bool) -> None:
         """Close all connections, those in use when their last answers have come. The name and
         the argument are those of redis-py's pools."""
         assert not inuse_connections
-        for link in list(self._links):
+        for link in list(self.links):
             self.retire(link)
 
     async def aclose(self) -> None:
         """Close all connections, also those to sentinels, at the end of the loop."""
-        for link in list(self._links):
+        for link in list(self.links):
             await link.aclose()
         manager = getattr(self.factory, "sentinel_manager", None)
         for sentinel in manager.sentinels if manager else ():
@@ -176,7 +220,6 @@ class Link(asyncio.Protocol):
 
     def __init__(self, owner: Multiplexed, connection: Any) -> None:
         self._owner = owner
-        self._connection = connection
         self._loop = asyncio.get_running_loop()
         self.pending: deque[Request] = deque()
         """The requests that were written, the oldest one first."""
@@ -189,18 +232,17 @@ class Link(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._suspect: asyncio.Future[Any] | None = None
         """The oldest request when its answer was overdue for the first time."""
-        self._closed = self._loop.create_future()
-        self._forgetting: asyncio.Task[None] | None = None
-        """The end of redis-py's part of it."""
+        self._closed = asyncio.Event()
         self._reader = reader()
-        writer = getattr(connection, "_writer", None)
+        self._writer = getattr(connection, "_writer", None)
         self._transport: Any
-        if isinstance(writer, asyncio.StreamWriter):
-            self._transport = writer.transport
-            self._before: asyncio.BaseProtocol | None = self._transport.get_protocol()
+        if isinstance(self._writer, asyncio.StreamWriter):
+            # Nothing is left for redis-py to close.
+            connection._writer = None
+            self._transport = self._writer.transport
             self._transport.set_protocol(self)
         else:
-            self._transport, self._before = _ByMethods(self, connection), None
+            self._transport = _ByMethods(self, connection)
         self.alive = not self._transport.is_closing()
 
     @property
@@ -213,21 +255,27 @@ class Link(asyncio.Protocol):
         most = self._most_idle
         return most > 0 and not self.pending and self._loop.time() - self._used > most
 
-    def ask(
-        self, packed: bytes, word: str | None, within: float, patience: float = 0.0
+    def exchange(
+        self, packed: bytes, word: str | None, until: float, patience: float = 0.0
     ) -> asyncio.Future[Any]:
-        """Send a request, and return the future of its answer, for which the caller waits `within`
-        these seconds. After the usual time and `patience` the connection counts as dead."""
+        """Send a request, and return the future of its answer, for which the caller waits until
+        then, by our clock. After the usual time and `patience` the connection counts as dead."""
         future = self.send(packed, word, patience)
+        within = until - now()
         if within < self._owner.answer_within + patience:
-            timer = self._loop.call_later(within, self._late, future, within)
+            later = self._loop.call_later
+            timer = later(within, later, GRACE, _give_up, future, within)
             future.add_done_callback(lambda _: timer.cancel())
         return future
+
+    def asking(self) -> None:
+        """Send ASKING."""
+        self.send(ASKING)
 
     def send(
         self, packed: bytes, word: str | None = None, patience: float = 0.0
     ) -> asyncio.Future[Any]:
-        """`ask` for an answer that nobody waits for."""
+        """`exchange` for an answer that nobody waits for."""
         future: asyncio.Future[Any] = self._loop.create_future()
         self._unwritten.append((future, word, patience, packed))
         if len(self._unwritten) == 1:
@@ -254,10 +302,6 @@ class Link(asyncio.Protocol):
                 self._timer = self._loop.call_at(self.pending[0][2], self._look)
             self._transport.write(b"".join(packed))
 
-    def _late(self, future: asyncio.Future[Any], within: float) -> None:
-        """Give up one answer that others may still wait for."""
-        self._loop.call_later(GRACE, _give_up, future, within)
-
     def _look(self) -> None:
         """Look whether the oldest answer is overdue."""
         self._timer = None
@@ -280,36 +324,26 @@ class Link(asyncio.Protocol):
                     self.answered(answer)
         except Exception as error:
             self._end(error)
-            return
-        self.have_answered()
-
-    def have_answered(self) -> None:
-        """Do what may be done after some answers."""
-        self._used = self._loop.time()
-        if not self.full:
-            self._owner.room.set()
-        if self._closing and not self.pending:
-            self._transport.close()
 
     def answered(self, answer: Any) -> None:
         """Give an answer to the oldest request."""
         if not self.pending:
             raise StrayAnswer("an answer without a request")
         future, word, _ = self.pending[0]
-        if isinstance(answer, redis.RedisError):
-            self.pending.popleft()
-            if not future.done():
-                future.set_exception(answer)
-            return
-        if word is not None:
-            if not is_ours(answer, word):
-                raise StrayAnswer(
-                    f"an answer to another request, of the type {type(answer).__name__}"
-                )
-            answer = said(answer)
+        answer = believed(answer, word)
+        if is_last(answer):
+            self._owner.retire(self)
         self.pending.popleft()
         if not future.done():
-            future.set_result(answer)
+            if isinstance(answer, Exception):
+                future.set_exception(answer)
+            else:
+                future.set_result(answer)
+        self._used = self._loop.time()
+        if not self.full:
+            self._owner.room.set()
+        if self._closing and not self.pending:
+            self._transport.close()
 
     def close_when_done(self) -> None:
         """Close it after the last answer, if it is not closed before."""
@@ -328,27 +362,9 @@ class Link(asyncio.Protocol):
         self._end(redis.ConnectionError("Connection closed by server."))
 
     def connection_lost(self, error: Exception | None) -> None:
-        if self._before is not None:
-            # Otherwise a task that waits for the end of redis-py's stream would wait for ever.
-            self._before.connection_lost(error)
         self._end(error or redis.ConnectionError("Connection closed by server."))
-        if self._forgetting is None:
-            self._forget()
-
-    def _forget(self) -> None:
-        """End redis-py's part of it. That takes a task, since redis-py sets a time-out, although
-        with `nowait` it waits for nothing."""
-        self._forgetting = self._loop.create_task(self._connection.disconnect(nowait=True))
-        self._forgetting.add_done_callback(self._forgotten)
-
-    def _forgotten(self, task: asyncio.Task[None]) -> None:
-        if task.cancelled():  # as asyncio.run() does with all tasks
-            self._forget()
-            return
-        task.exception()
-        self._owner.forget(self)
-        if not self._closed.done():
-            self._closed.set_result(None)
+        self._owner.links.discard(self)
+        self._closed.set()
 
     def _end(self, error: Exception) -> None:
         """All requests fail, and the connection is closed."""
@@ -372,7 +388,7 @@ class Link(asyncio.Protocol):
 
     async def aclose(self) -> None:
         self._end(NotSent("the event loop ends"))
-        await self._closed
+        await self._closed.wait()
 
 
 class _ByMethods:
@@ -392,19 +408,21 @@ class _ByMethods:
         self._something.set()
 
     async def _serve(self) -> None:
-        while True:
-            await self._something.wait()
-            self._something.clear()
-            data, self._data = self._data, []
-            sent = len(self._link.pending)
-            await self._connection.send_packed_command(data)
-            for _ in range(sent):
-                try:
-                    answer = await self._connection.read_response(disable_decoding=True)
-                except redis.ResponseError as error:
-                    answer = error
-                self._link.answered(answer)
-                self._link.have_answered()
+        try:
+            while True:
+                await self._something.wait()
+                self._something.clear()
+                data, self._data = self._data, []
+                sent = len(self._link.pending)
+                await self._connection.send_packed_command(data)
+                for _ in range(sent):
+                    try:
+                        answer = await self._connection.read_response(disable_decoding=True)
+                    except redis.ResponseError as error:
+                        answer = error
+                    self._link.answered(answer)
+        finally:
+            await self._connection.disconnect(nowait=True)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
@@ -420,6 +438,7 @@ class _ByMethods:
 
 
 def _give_up(future: asyncio.Future[Any], within: float) -> None:
+    """Give up one answer, before which others may still come."""
     if not future.done():
         future.set_exception(late(within))
 

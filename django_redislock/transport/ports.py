@@ -13,46 +13,45 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from redis.exceptions import InvalidResponse, NoScriptError
 
-from ..base import fork, tokens
-from ..base.background import start_or_call
+from ..base import process, tokens
 from ..base.clock import now
 from ..base.exceptions import LockError, LockUnavailable
-from ..primitives import raising, scripts, waiting
-from ..primitives.contract import NO_TERMS, Grant, Learned, Terms, Word, run
-from ..primitives.keys import Keys, Shared, name_of
-from ..primitives.shapes import SHAPES
-from ..primitives.waiting import DEAF, LEAST, LINE
-from . import pools
-from .cluster import Cluster
-from .command import (
-    AloneExchange,
-    AsyncExchange,
-    AsyncPool,
-    Pool,
-    SyncExchange,
-    causes,
-    refused_slots,
-    unreadable_clock,
-)
-from .event_loops import ending, joined, of_loop
+from ..primitives import fence, scripts, waiting
+from ..primitives.contract import NO_TERMS, Grant, Learned, Request, Terms, Word, run
+from ..primitives.keys import Keys, Shared
+from ..primitives.scripts import ask, pttls
+from ..primitives.waiting import DEAF, LEAST, LINE, NEVER
+from . import connections
+from .cluster import unavailable
+from .command import Links, carry_out, causes, fail, refused_slots, unreadable_clock
+from .connections import Pool
 from .inbox import Inbox, Process, Waker
-from .polled import Request, Requests
-from .server import Server, server_of
-from .several import Answers, Member
-from .wire import LAST_MOMENT
+from .line import Line
+from .loans import Lines, apart
+from .protocol import NOTHING, Command, pack
+from .protocol import script as packed_script
+from .quorum import Requests, Round
+from .server import Server, ending, joined, of_loop, server_of
+
+BUSY_FOR = 1.0
+"""Seconds for which a lock that was not free is expected not to be free."""
+MOST_BUSY = 1000
+"""Such locks that a process remembers."""
 
 _DOING = {
     "acquire": "locking",
     "adopt": "restoring",
     "clear": "clearing",
+    "drop": "releasing",
     "extend": "extending",
     "release": "releasing",
+    "take": "locking",
 }
 """The action of a script, for messages, by the last word of its name."""
 
@@ -71,31 +70,6 @@ class _News:
     grant: Grant | None = None
 
 
-def _unreadable(script: str, keys: Sequence[str]) -> LockUnavailable:
-    """Return the error for an answer that has our nonce, but not the form that the script's
-    answers have. The script may have done anything; a second request would most likely fail in the
-    same way."""
-    why = f"the answer of its script {script} can't be understood"
-    error = LockUnavailable(
-        f"Redis could not be asked: {why}",
-        name_of(keys[0]) if keys else None,
-        why=why,
-        doubtful=True,
-        passing=False,
-    )
-    error.__cause__ = InvalidResponse(why)
-    return error
-
-
-def _without_frames(error: LockError, handled: BaseException | None) -> LockError:
-    """Return `error` without the frames below the port. Their variables are the password, as AUTH
-    has it, and the command with our token, which a crash reporter must not show. `handled` is the
-    exception that the caller was handling before; it keeps its frames."""
-    for one in causes(error, handled):
-        one.__traceback__ = None
-    return error
-
-
 def _alone(keys: Sequence[str]) -> list[str]:
     """Return the keys that are sent where all keys of a script must be in one slot."""
     return [key.alone or keys[0] if isinstance(key, Shared) else key for key in keys]
@@ -112,17 +86,44 @@ class BasePort:
     _news: _News
     _own_inbox: Inbox | None = None
     learned: Learned = ""
-    _line: threading.Semaphore | asyncio.Semaphore | None = None
+    _line: threading.Semaphore | None = None
     """The line in which this port has its turn, until the next script has ended."""
-    _until = float("inf")
+    _until = NEVER
     """When the time for all requests ends."""
+    begun: Callable[[], Any] | None = None
+    """Returns the answer to the first script, which was sent before."""
+    _links: Links | None = None
+    """Connections of its own. None: those of the server."""
 
-    def __init__(self, server: Server, *, terms: Terms = NO_TERMS) -> None:
-        fork.look()
-        self._server = server
-        self._terms = terms
+    def __init__(
+        self, server: Server, *, terms: Terms = NO_TERMS, pool: Pool | None = None
+    ) -> None:
+        process.notice_fork()
+        self._server, self._terms = server, terms
+        if pool is not None:
+            self._links = pool
 
     now = staticmethod(now)
+
+    def plain(self, keys: Keys) -> bool:
+        if self.begun is not None:
+            return True
+        server = self._server
+        if server.clustered or self._terms.replicas:
+            return False
+        until = server.busy.get(keys.lock)
+        if until is None:
+            return True
+        inbox = server.kept(Inbox, keys.index.prefix)
+        if now() < until or (inbox.awaited and inbox.waited_for(keys)):
+            return False
+        server.busy.pop(keys.lock, None)
+        return True
+
+    def busy(self, keys: Keys) -> None:
+        self._server.busy[keys.lock] = now() + BUSY_FOR
+        if len(self._server.busy) > MOST_BUSY:
+            self._server.busy.clear()
 
     def uniform(self, low: float, high: float) -> float:
         return waiting.uniform(low, high)
@@ -131,17 +132,13 @@ class BasePort:
         replicas_timeout = self._terms.replicas_timeout if self._terms.replicas else 0.0
         self._until = now() + max(left, LEAST + replicas_timeout)
 
-    def _within(self) -> float | None:
-        """Return the seconds that a request has which is sent now."""
-        if self._until == float("inf"):
-            return self._terms.within
-        return max(self._until - now(), LAST_MOMENT)
+    def _end(self) -> float:
+        """Return when the time of a request is over that is sent now."""
+        within = self._terms.within
+        return self._until if within is None or self._until != NEVER else now() + within
 
-    def _in_time(self) -> Terms:
-        """Return the terms of a request that is sent now."""
-        return self._terms._replace(within=self._within())
-
-    async def _execute(self, command: tuple[Word, ...]) -> Any:
+    def _execute(self, command: Command) -> Coroutine[Any, Any, Any]:
+        """Send a command, and return its answer."""
         raise NotImplementedError
 
     async def sleep(self, seconds: float) -> None:
@@ -149,19 +146,22 @@ class BasePort:
 
     async def script(self, name: str, keys: Sequence[str], args: Sequence[Word]) -> Any:
         script = scripts.load(name)
-        args = scripts.shortened(name, args)
         handled = sys.exception()
-        clustered, answer, given, mended = self._server.clustered, None, keys, False
+        clustered, given, mended = self._server.clustered, keys, False
         how, body = "EVALSHA", script.sha
+        short = name in scripts.AT_ONCE
         if clustered:
+            if short:
+                return None
             keys = _alone(keys)
         try:
             while True:
                 try:
-                    if name in scripts.AT_ONCE and how == "EVALSHA":
-                        answer = await self._at_once(body, keys, args)
-                    if answer is None:
-                        answer = await self._at_length(how, body, keys, args)
+                    if self.begun is not None:
+                        begun, self.begun = self.begun, None
+                        answer = begun()
+                    else:
+                        answer = await self._execute(packed_script(body, keys, args, how))
                     break
                 except NoScriptError:  # after a restart, or SCRIPT FLUSH
                     if how == "EVAL":
@@ -170,34 +170,68 @@ class BasePort:
                 except LockUnavailable as error:
                     if not mended and unreadable_clock(error):
                         mended = True
-                        await raising.mend(self.script, given)
+                        await fence.mend(self, given)
                         continue
-                    if clustered or not refused_slots(error):
+                    if clustered or not refused_slots(error.__cause__):
                         raise
                     self._server.refuses_several_slots()
+                    if short:
+                        return None
                     clustered, keys = True, _alone(keys)
                     if len(set(map(self._server.slot, keys))) > 1:
                         raise  # the caller may ask again, slot by slot
-            if not SHAPES[name](answer, len(keys)):
-                raise _unreadable(name, keys)
-            return answer
+            try:
+                return scripts.AT_ONCE[name](answer) if short else answer
+            except (TypeError, ValueError):
+                raise self.nonsense(name, keys) from None
         except LockError as error:
             if isinstance(error, LockUnavailable):
-                doing = _DOING.get(name.rpartition("_")[2], "asking for")
-                error.at(self._server.using, self._server.where, doing)
-            raise _without_frames(error, handled)  # noqa: B904  # its cause is set
+                self._tell_where(error, name)
+            # The frames below the port have the password in their variables, as AUTH has it, and
+            # the command with our token, which a crash reporter must not show. What the caller was
+            # handling before keeps its frames.
+            for one in causes(error, handled):
+                one.__traceback__ = None
+            raise
         finally:
             if self._line is not None:
                 self._leave_line()
 
-    async def _at_once(self, sha: str, keys: Sequence[str], args: Sequence[Word]) -> Any:
-        """Return the answer of the exchange's `at_once`; `None` if nothing was sent."""
+    def _tell_where(self, error: LockUnavailable, script: str) -> None:
+        doing = _DOING.get(script.rpartition("_")[2], "asking for")
+        error.at(self._server.using, self._server.where, doing)
+
+    def nonsense(self, script: str, keys: Sequence[str]) -> LockUnavailable:
+        # The script may have done anything; a second request would most likely fail in the same
+        # way.
+        why = f"the answer of its script {script} can't be understood"
+        error = unavailable(keys[0] if keys else "", why, doubtful=True, passing=False)
+        error.__cause__ = InvalidResponse(why)
+        self._tell_where(error, script)
+        return error
+
+    async def ask_all(
+        self,
+        servers: Sequence[str],
+        read: Callable[[Any], Any],
+        request: Request,
+        *,
+        within: float,
+        enough: Callable[[Sequence[Any]], bool],
+    ) -> Sequence[Any]:
+        its = Round([*map(server_of, servers)], read, request, within, enough)
+        await self._ask_each(its)
+        while left := its.left():
+            await self._take_next(its, left)
+        return its.all()
+
+    async def _ask_each(self, its: Round) -> None:
+        """Let the servers of a round be asked."""
         raise NotImplementedError
 
-    async def _at_length(
-        self, how: str, script: str, keys: Sequence[str], args: Sequence[Word]
-    ) -> Any:
-        return await self._execute((how, script, len(keys), *keys, *args))
+    async def _take_next(self, its: Round, seconds: float) -> None:
+        """Wait for an answer, for so many seconds."""
+        raise NotImplementedError
 
     def slot(self, key: str) -> int:
         return self._server.slot(key)
@@ -244,17 +278,17 @@ class BasePort:
         server, prefix = self._server, keys[0].prefix
         if not server.clustered or not server.kept(Process, prefix).sharded:
             return {server.kept(Inbox, prefix): keys}
-        pool = self._present_pool()
+        links = self._present_links()
         found: dict[Inbox, list[Keys]] = {}
         for its in keys:
-            node = pools.node_of(pool, its.lock)
-            if node is None and (pool is None or pools.routed(pool)):
+            node = connections.node_of(links, its.lock)
+            if node is None and (links is None or connections.routed(links)):
                 return {}
             found.setdefault(server.kept(Inbox, prefix, node), []).append(its)
         return found
 
-    def _present_pool(self) -> Pool | AsyncPool | None:
-        """Return the pool that `_execute` uses, if it is there."""
+    def _present_links(self) -> Links | None:
+        """Return the connections that `_execute` uses, if they are there."""
         raise NotImplementedError
 
     def wake_neighbours(self, keys: Keys) -> None:
@@ -273,13 +307,7 @@ class BasePort:
         raise NotImplementedError
 
     async def _take_turn(self, until: float) -> None:
-        # For a short time only: a waiter that gets a message has to ask at once.
-        while not self._news.notified and self._line is None and now() < until:
-            await self._stand_in_line(min(LOOK_UP, until - now()))
-
-    async def _stand_in_line(self, seconds: float) -> None:
-        """Return when it is our turn, or after so many seconds."""
-        raise NotImplementedError
+        """Wait until then for our turn to ask. Tasks stand in no line: they share a connection."""
 
     def _leave_line(self) -> None:
         if self._line is not None:
@@ -302,14 +330,13 @@ class BasePort:
                 task = self._in_a_task or len(boxes) > 1
                 box.register(token, wake, its, task=task)
         until = now() + within
-        while not (heard := self._is_heard(boxes)) and (left := until - now()) > 0:
+        while not boxes or not all(box.hears(its) for box, its in boxes.items()):
+            if (left := until - now()) <= 0:
+                return DEAF
             # When an inbox has subscribed, it wakes its waiters at once.
             await self._pause(left)
             await self._take_turn(until)
-        return self._boxes[0].name if heard else DEAF
-
-    def _is_heard(self, boxes: Mapping[Inbox, Sequence[Keys]]) -> bool:
-        return bool(boxes) and all(box.hears(its) for box, its in boxes.items())
+        return self._boxes[0].name
 
     def _leave_inboxes(self) -> None:
         for box in self._boxes:
@@ -325,74 +352,34 @@ class BasePort:
 class SyncPort(BasePort):
     """The port of a thread, or of a greenlet: it uses only what gevent patches."""
 
-    def __init__(
-        self,
-        server: Server,
-        *,
-        terms: Terms = NO_TERMS,
-        pool: Pool | None = None,
-    ) -> None:
-        super().__init__(server, terms=terms)
-        self._pool = pool
+    def _present_links(self) -> Links:
+        return self._links or self._server.links
 
-    def _present_pool(self) -> Pool:
-        return self._pool or self._server.shared_pool()
+    def _execute(self, command: Command) -> Coroutine[Any, Any, Any]:
+        return carry_out(self._links or self._server.links, command, self._terms, self._end())
 
-    async def _execute(self, command: tuple[Word, ...]) -> Any:
-        pool = self._present_pool()
-        return await self._server.execute(SyncExchange, pool, command, self._in_time())
+    async def _ask_each(self, its: Round) -> None:
+        its.box = queue.SimpleQueue()
+        requests = Requests(its)
 
-    async def _at_once(self, sha: str, keys: Sequence[str], args: Sequence[Word]) -> Any:
-        if self._terms.replicas:
-            return None
-        exchange = SyncExchange(self._pool or self._server.shared_pool())
-        return exchange.at_once(sha, keys, args, self._within())
-
-    async def ask_all(
-        self,
-        servers: Sequence[str],
-        name: str,
-        keys: Sequence[str],
-        args: Sequence[Word],
-        *,
-        within: float,
-        enough: Callable[[Sequence[Any]], bool],
-    ) -> Sequence[Any]:
-        each = [*map(server_of, servers)]
-        answers = Answers(each, within, enough)
-        requests = Requests(
-            [server.kept(Member).pool for server in each], name, keys, args, within
-        )
-        box: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
-
-        def go_on(number: int, request: Request) -> None:
-            port = _RequestPort(each[number], request, within)
-            try:
-                answer = run(port.script(name, keys, args))
-            except Exception as error:
-                answer = error
-            answers.remember(number, answer)
-            box.put((number, answer))
+        def go_on(number: int, begun: Callable[[], Any] | None) -> None:
+            pool = its.members[number].pool
+            port = SyncPort(its.servers[number], pool=pool, terms=Terms(its.within))
+            port.begun = begun
+            run(its.ask(port, number))
 
         try:
-            if not any(server.clustered for server in each):  # such a server gets other keys
-                for number, answer in requests.heard(answers.left):
-                    answers.remember(number, answer)
-                    answers.take(number, answer)
+            requests.hear()
             # A thread for each server: a connection alone may take all the time that there is.
-            for number, request in requests.handed_over():
-                start_or_call(partial(go_on, number, request), "redislock-server")
-            while left := answers.left():
-                with contextlib.suppress(queue.Empty):
-                    answers.take(*box.get(timeout=left))
-            return answers.all(keys)
-        finally:
-            # Twice, since an exception from outside may come in the middle of the first call.
-            try:
-                requests.end()
-            except BaseException:
-                requests.end()
-                raise
+            for number in its.outstanding:
+                apart(partial(go_on, number, requests.left(number)))
+        except BaseException:
+            requests.end()
+            raise
+
+    async def _take_next(self, its: Round, seconds: float) -> None:
+        with contextlib.suppress(queue.Empty):
+            its.take(*its.box.get(timeout=seconds))
 
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
@@ -418,40 +405,21 @@ class SyncPort(BasePort):
                 box.rest(token)
         news.woken = False
 
-    async def _stand_in_line(self, seconds: float) -> None:
-        # Set before it is true. If a signal's exception comes in between, one waiter more may ask
-        # at a time; in the other order, one waiter less could ask from then on.
-        self._line = self._server.kept(_line)
-        if not self._line.acquire(timeout=seconds):
-            self._line = None
-
-
-class _RequestPort(SyncPort):
-    """The port of a thread to one of several servers, to which it may have sent the request."""
-
-    _heard = False
-    """Whether it has asked for the answer to that request."""
-
-    def __init__(self, server: Server, request: Request, within: float) -> None:
-        super().__init__(server, pool=request.pool, terms=Terms(within))
-        self._request = request
-
-    async def _at_once(self, *_: object) -> Any:
-        return None
-
-    async def _at_length(self, how: str, *command: Any) -> Any:
-        if self._request.sent and not self._heard:
-            self._heard = True
-            return self._request.answer()
-        return await super()._at_length(how, *command)
+    async def _take_turn(self, until: float) -> None:
+        line = self._server.kept(_line)
+        while not self._news.notified and self._line is None and (left := until - now()) > 0:
+            # Set before it is true. If a signal's exception comes in between, one waiter more may
+            # ask at a time; in the other order, one waiter less could ask from then on.
+            self._line = line
+            # For a short time only: a waiter that gets a message has to ask at once.
+            if not line.acquire(timeout=min(LOOK_UP, left)):
+                self._line = None
 
 
 class AsyncPort(BasePort):
     """The port of an asyncio task. It never uses the thread pool, not even to wait."""
 
     _in_a_task = True
-
-    _exchange = AsyncExchange
 
     def __init__(self, server: Server, *, terms: Terms = NO_TERMS) -> None:
         super().__init__(server, terms=terms)
@@ -463,74 +431,39 @@ class AsyncPort(BasePort):
                 "take the lock in a thread: trio.to_thread.run_sync(function)."
             ) from None
 
-    def _present_pool(self) -> AsyncPool | None:
+    def _present_links(self) -> Links | None:
         its = joined(self._loop, self._server)
         return None if its is None else its.pool
 
-    async def _execute(self, command: tuple[Word, ...]) -> Any:
+    async def _execute(self, command: Command) -> Any:
         if self._loop not in ending:
-            its = await of_loop(self._loop, self._server)
+            its = joined(self._loop, self._server) or await of_loop(self._loop, self._server)
             its.busy += 1
             try:
-                return await self._server.execute(
-                    self._exchange, its.pool, command, self._in_time()
-                )
+                return await carry_out(its.pool, command, self._terms, self._end())
             finally:
                 its.busy -= 1
         # The loop closes all asynchronous generators at once and in no order, our `closer`
         # among them. A generator that leaves a lock gets a connection of its own.
         pool = self._server.async_pool()
         try:
-            return await self._server.execute(self._exchange, pool, command, self._in_time())
+            return await carry_out(pool, command, self._terms, self._end())
         finally:
-            await pools.aclose(pool)
+            await connections.aclose(pool)
 
-    async def _at_once(self, sha: str, keys: Sequence[str], args: Sequence[Word]) -> Any:
-        if self._terms.replicas:
-            return None
-        its = None if self._loop in ending else joined(self._loop, self._server)
-        if its is None or isinstance(its.pool, Cluster):
-            return None
-        its.busy += 1
-        try:
-            return await AsyncExchange(its.pool).at_once(sha, keys, args, self._within())
-        finally:
-            its.busy -= 1
+    async def _ask_each(self, its: Round) -> None:
+        its.box = asyncio.Queue()
+        # Each has a connection to itself: the release of a lock may have to overtake its acquire,
+        # which that server has not answered. The tasks end by themselves: a slow answer is read,
+        # so that its connection stays usable.
+        for number, server in enumerate(its.servers):
+            port = AsyncPort(server, terms=Terms(its.within, alone=True))
+            keep(asyncio.ensure_future(its.ask(port, number)))
 
-    async def ask_all(
-        self,
-        servers: Sequence[str],
-        name: str,
-        keys: Sequence[str],
-        args: Sequence[Word],
-        *,
-        within: float,
-        enough: Callable[[Sequence[Any]], bool],
-    ) -> Sequence[Any]:
-        each = [*map(server_of, servers)]
-        answers = Answers(each, within, enough)
-        box: asyncio.Queue[tuple[int, Any]] = asyncio.Queue()
-
-        async def ask(number: int, server: Server) -> None:
-            answer: Any
-            try:
-                async with asyncio.timeout(within):
-                    answer = await _MemberPort(server).script(name, keys, args)
-            except TimeoutError:
-                answer = answers.missing(number, keys)
-            except Exception as error:
-                answer = error
-            answers.remember(number, answer)
-            box.put_nowait((number, answer))
-
-        # The tasks end by themselves: a slow answer is read, so that its connection stays usable.
-        for number, server in enumerate(each):
-            keep(asyncio.ensure_future(ask(number, server)))
-        while left := answers.left():
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(left):
-                    answers.take(*await box.get())
-        return answers.all(keys)
+    async def _take_next(self, its: Round, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                its.take(*await its.box.get())
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -556,12 +489,27 @@ class AsyncPort(BasePort):
         self._woken.clear()
         self._news.woken = False
 
-    async def _stand_in_line(self, seconds: float) -> None:
-        line = (await of_loop(self._loop, self._server)).line
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await line.acquire()
-                self._line = line
+
+def straight(server: Server, terms: Terms, request: Request, until: float) -> int | SyncPort:
+    """Carry out a request to a script of `AT_ONCE` in this thread, if that takes nothing unusual,
+    and return the number that it answers. Otherwise return the port that goes on: what has come of
+    the request is the answer to its first script. The answer may take until then."""
+    script, keys, args = request
+    lines, handled = server.links, sys.exception()
+    begun: Callable[[], Any] | None = None
+    if type(lines) is Lines:
+        try:
+            packed = pack((*keys, *args), "EVALSHA", scripts.load(script).sha, len(keys))
+            answer = lines.at_once(Line.ask, packed, str(args[0]), until)
+            if type(answer) is list and len(answer) == 2 and answer[0] == 1:
+                return answer[1]  # type: ignore[no-any-return]
+            if answer is not NOTHING:
+                begun = lambda: answer  # noqa: E731
+        except BaseException as error:
+            begun = partial(fail, error, keys[0], handled)
+    port = SyncPort(server, terms=terms)
+    port.begun = begun
+    return port
 
 
 LOOK_AGAIN = 60.0
@@ -572,26 +520,6 @@ SLOTS = 16
 """Slots of the keys by which a server is asked. A proxy may allow several slots of one shard."""
 
 
-class _Slots:
-    """Whether the keys of one script must be in one slot, as a server has answered."""
-
-    def __init__(self, _: Server) -> None:
-        self._look_at = 0.0
-
-    def find_out(self, server: Server, prefix: str) -> bool:
-        # `server`, and not the first one with its address: errors name its alias.
-        if not server.clustered and now() >= self._look_at:
-            keys = [f"{prefix}:slot:{number}" for number in range(SLOTS)]  # of no name
-            try:
-                run(SyncPort(server).script("inspection_processes", keys, [tokens.word()]))
-            except LockUnavailable:
-                if not server.clustered:
-                    raise
-            else:
-                self._look_at = now() + LOOK_AGAIN
-        return server.clustered
-
-
 def find_out_slots(server: Server, prefix: str) -> bool:
     """Return `Server.clustered`, and ask the server if it is not known: it refuses a script that
     reads keys of several slots. Raises `LockUnavailable`.
@@ -599,17 +527,17 @@ def find_out_slots(server: Server, prefix: str) -> bool:
     A lock finds that out by its first request. What reads the index of all locks has to know it
     before: a server with slots has none, and that would look like no locks.
     """
-    return server.kept(_Slots).find_out(server, prefix)
-
-
-class _MemberPort(AsyncPort):
-    """The port of a task to one of several servers. The release of a lock may have to overtake its
-    acquire, which that server has not answered."""
-
-    _exchange = AloneExchange
-
-    async def _at_once(self, *_: object) -> Any:
-        return None
+    if not server.clustered and now() >= server.look_at:
+        keys = [f"{prefix}:slot:{number}" for number in range(SLOTS)]  # of no name
+        try:
+            port, read = SyncPort(server), partial(pttls, keys)
+            run(ask(port, read, "inspection_processes", keys, [tokens.word()]))
+        except LockUnavailable:
+            if not server.clustered:
+                raise
+        else:
+            server.look_at = now() + LOOK_AGAIN
+    return server.clustered
 
 
 _finishing: set[asyncio.Future[Any]] = set()

@@ -1,30 +1,38 @@
 """The servers of locks, and what a process keeps for each.
 
-`server_of` finds the `Server` of an alias, once for each operation; `entries` says what an alias
-means. From then on the operation, its ports and its lease work with that `Server`. Two aliases, or
-two clients, may lead to one server as one user. They have the same `address`, and share everything
-that is kept for it: the watchdog, the inbox, the line of waiters and the pools of event loops.
+`server_of` finds the `Server` of an alias, once for each operation; connections.py says what an
+alias means. From then on the operation, its ports and its lease work with that `Server`. Two
+aliases, or two clients, may lead to one server as one user. They have the same `address`, and
+share everything that is kept for it: the register of leases, the watchdog, the inbox, the line of
+waiters, and what each event loop has.
+
+Each event loop has connections of its own (`OfLoop`), which are closed with it: a connection
+belongs to the loop that opened it, and Django makes loops freely. `async_to_sync` and
+`asyncio.run` may make one per request.
 """
 
 from __future__ import annotations
 
+import asyncio
 import sys
+import weakref
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import AsyncGenerator, Callable, Hashable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, TypeVar
 
 from django.core.cache import caches
 from django.core.exceptions import ImproperlyConfigured
+from redis import ConnectionPool
 
-from ..base import fork
+from ..base import process
+from ..base.clock import now
 from ..base.servers import Servers
-from ..primitives.contract import NO_TERMS, Terms, Word
-from . import entries
+from . import connections
 from .cluster import Cluster, slot_of
-from .command import AsyncPool, Exchange, Pool, sender
-from .entries import pools_of
-from .pools import Pools, PoolsOfClient
+from .connections import AsyncPool, Pool, Pools, PoolsOfClient, pools_of
+from .loans import Lines, lines_of
 
 T = TypeVar("T")
 
@@ -36,11 +44,19 @@ _by_slot: set[str] = set()
 them, too."""
 
 
+class Busy(dict[str, float]):
+    """The keys of locks that were not free, and until when that is expected of them."""
+
+    def __init__(self, _: Server) -> None: ...
+
+
 class Server:
     """A Redis server, or a cluster, as one alias or one client reaches it."""
 
     each: tuple[Server, ...] = ()
     """The servers of a Redlock. A single server has none."""
+    look_at = 0.0
+    """When to ask once more whether it has slots (ports.py)."""
 
     def __init__(self, using: str, pools: Pools) -> None:
         _refuse_eventlet()
@@ -54,6 +70,7 @@ class Server:
         """Whether the settings say that the keys of one script must be in one slot."""
         self._pools = pools
         self._kept = _kept.setdefault(pools.address, {})
+        self.busy = self.kept(Busy)
 
     @property
     def clustered(self) -> bool:
@@ -64,12 +81,20 @@ class Server:
 
     def refuses_several_slots(self) -> None:
         """Note that the server has refused a script whose keys are in several slots."""
+        global _found
         _by_slot.add(self.address)
+        _found = {}  # what was decided about locks there may be wrong now
 
     def shared_pool(self) -> Pool:
         """Return the pool that the project's cache or client uses. For a cluster: the pools that
         all threads share."""
         return self._pools.shared()
+
+    @cached_property
+    def links(self) -> Lines | Cluster[ConnectionPool]:
+        """The connections of this pool that threads have borrowed; or the pools of a cluster."""
+        pool = self.shared_pool()
+        return pool if isinstance(pool, Cluster) else lines_of(pool)
 
     def background_pool(self) -> Pool:
         """Make a pool whose connections wait for `BACKGROUND_TIMEOUT` at most."""
@@ -78,23 +103,6 @@ class Server:
     def async_pool(self) -> AsyncPool:
         """Make the connections of the running event loop."""
         return self._pools.for_loop()
-
-    async def execute(
-        self,
-        exchange: type[Exchange],
-        pool: Pool | AsyncPool,
-        command: tuple[Word, ...],
-        terms: Terms = NO_TERMS,
-    ) -> Any:
-        """Send one command over a pool of this server, and return its answer as bytes. To a
-        cluster: a script. It takes one round trip.
-
-        Raises `LockUnavailable` if there is no answer in time, or if too few replicas confirm what
-        the command wrote; `LockError` if a key has a wrong type.
-        """
-        if isinstance(pool, Cluster):
-            return await pool.execute(command, sender(exchange, command, terms))
-        return await exchange(pool).carry_out(command, terms)
 
     def slot(self, key: str) -> int:
         """Return the slot of a key: one script may touch keys of one slot only. On one primary all
@@ -149,6 +157,13 @@ class _ServerOfClient(Server):
     def again(self) -> Server | None:
         return self if self._pools.client_is_there() else None
 
+    def as_before(self) -> bool:
+        """Return whether the pool makes connections as it did when this was made."""
+        return self._pools.options == self._pools.shared().connection_kwargs
+
+
+_by_pool: weakref.WeakKeyDictionary[ConnectionPool, _ServerOfClient] = weakref.WeakKeyDictionary()
+
 
 class _Several(Server):
     """The servers of a Redlock together."""
@@ -160,6 +175,7 @@ class _Several(Server):
         self.address = _common_address(self.each)
         self.declared = False
         self._kept = _kept.setdefault(self.address, {})
+        self.busy = self.kept(Busy)
 
     def _refuse(self, **_: object) -> Any:
         raise ImproperlyConfigured(
@@ -191,17 +207,23 @@ replaced and not cleared: another thread may just now add a server as they were 
 _settings: Any = None
 
 
-def server_of(using: str) -> Server:
-    """Return the server that an alias of CACHES means now, or the servers of a Redlock.
-
-    Raises `ImproperlyConfigured` if there is no such alias, or if django-redis does not serve it.
-    """
+def known_servers() -> dict[Any, Server]:
+    """Return the servers that are known, as a dictionary that is another one when an alias may
+    mean something else."""
     global _settings, _found
     # Django replaces this object when settings are overridden. To read the settings each time
     # would take six times as long.
     if caches.settings is not _settings:
         _found, _settings = {}, caches.settings
-    known = _found
+    return _found
+
+
+def server_of(using: str) -> Server:
+    """Return the server that an alias of CACHES means now, or the servers of a Redlock.
+
+    Raises `ImproperlyConfigured` if there is no such alias, or if django-redis does not serve it.
+    """
+    known = known_servers()
     key = using.aliases if isinstance(using, Servers) else using
     found = known.get(key)
     if found is None:
@@ -221,8 +243,12 @@ def server_of_client(client: object) -> Server:
 
     Raises `TypeError` if it is no client of a single primary.
     """
-    pools = PoolsOfClient(client)
-    return _ServerOfClient(pools.url, pools)
+    pool: Any = getattr(client, "connection_pool", None)
+    found = _by_pool.get(pool) if isinstance(pool, ConnectionPool) else None
+    if found is None or not found.as_before():
+        pools = PoolsOfClient(client)
+        found = _by_pool[pool] = _ServerOfClient(pools.url, pools)
+    return found
 
 
 def every(make: Callable[..., T]) -> list[T]:
@@ -257,8 +283,9 @@ def _forget() -> None:
     """In a forked child: the kept objects have threads and sockets that stayed in the parent. A
     thread of the parent may have been in the middle of a command in its memory."""
     global _found
-    entries.forget_memory()
+    connections.forget_memory()
     _found = {}
+    _by_pool.clear()
     for kept in _kept.values():
         for one in kept.values():
             if hasattr(one, "left_behind"):
@@ -266,7 +293,79 @@ def _forget() -> None:
         kept.clear()
 
 
-fork.in_child(_forget)
+process.in_child(_forget)
 
 
 _pools_of: Callable[[str], Pools] = pools_of
+
+
+CLOSE_TIMEOUT = 5.0
+"""Seconds that the end of a loop waits for commands that are under way."""
+
+_inherited: list[object] = []
+
+ending: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
+"""The loops that close their asynchronous generators."""
+
+
+class OfLoop:
+    """The objects that all tasks of one loop share for one server."""
+
+    def __init__(self, loops: EventLoops, loop: asyncio.AbstractEventLoop, server: Server) -> None:
+        self.loop = loop
+        self.pool = server.async_pool()
+        self.busy = 0
+        """How many commands are under way."""
+        self.closer = self._close_at_end(loops)
+
+    async def _close_at_end(self, loops: EventLoops) -> AsyncGenerator[None]:
+        """Close the connections when their loop ends.
+
+        A loop has no hook for that, but it closes the asynchronous generators that were begun
+        in it (`shutdown_asyncgens`, which asyncio.run, asgiref and ASGI servers call).
+        """
+        try:
+            yield
+        finally:
+            ending.add(self.loop)
+            loops.pop(self.loop, None)
+            give_up = now() + CLOSE_TIMEOUT
+            while self.busy and now() < give_up:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)  # an event would cost time with each command
+            await connections.aclose(self.pool)
+
+
+class EventLoops(dict[asyncio.AbstractEventLoop, OfLoop]):
+    """The event loops of this process that use one server."""
+
+    def __init__(self, _: Server) -> None: ...
+
+    def left_behind(self) -> None:
+        """Keep the connections, in a forked child. Otherwise they would be closed, which takes
+        their sockets out of the epoll that the child shares with its parent."""
+        _inherited.append(self.copy())
+
+
+def joined(loop: asyncio.AbstractEventLoop, server: Server) -> OfLoop | None:
+    """Return `of_loop`, if it is there already."""
+    return server.kept(EventLoops).get(loop)
+
+
+async def of_loop(loop: asyncio.AbstractEventLoop, server: Server) -> OfLoop:
+    """Return the objects that the tasks of a loop share for a server. `server` has the settings
+    for them."""
+    its = joined(loop, server)
+    if its is None:
+        _drop_closed()
+        loops = server.kept(EventLoops)
+        its = loops[loop] = OfLoop(loops, loop, server)
+        await anext(its.closer)
+    return its
+
+
+def _drop_closed() -> None:
+    """Forget loops that were closed without `shutdown_asyncgens`. Their sockets go with the
+    transports."""
+    for loops in every(EventLoops):
+        for loop in [loop for loop in loops.copy() if loop.is_closed()]:
+            loops.pop(loop, None)

@@ -1,10 +1,26 @@
-"""A connection that listens to messages, read by one thread at a time.
+"""A connection that listens to messages, read by one thread at a time; and the tracking of keys,
+whose messages come over it.
 
 redis-py's `get_message()` takes longer than Redis takes to hand a lock over, and it can't be
 woken. So the messages are read here, from the socket that redis-py has connected. A connection
 with TLS is always read by the thread that also writes to it, since two threads can't use a TLS
 stream. A connection without a socket of the usual kind is read through redis-py, by that thread,
 too.
+
+By tracking, the server says at once that somebody else has changed a lock:
+
+1.  The connection of the inbox subscribes to the channel of invalidations, and knows its number at
+    the server (`Inbox.redirect`).
+2.  The watchdog's connection asks the server to send them there (`CLIENT TRACKING ON REDIRECT`):
+    for keys that it names (`OPTIN`), and not for changes that it makes itself (`NOLOOP`).
+3.  It names keys by reading them. The first change of a key, by anybody else, is a message, and so
+    are its deletion, its expiry and its eviction; then the server forgets that the key was read.
+    So each renewal, which changes the key, is followed by another reading.
+4.  The message makes the watchdog renew the lease. The answer says whether it is lost, and why.
+
+All of this may fail without harm: then a loss is noticed by the next renewal, as without it.
+
+Source: the Redis documentation of client-side caching.
 """
 
 from __future__ import annotations
@@ -24,8 +40,10 @@ from redis.exceptions import InvalidResponse, RedisError
 
 from ..base import polling
 from ..base.clock import now
-from .reader import NOTHING, reader
-from .wire import MOST
+from ..primitives.contract import Word
+from .line import MOST
+from .loans import lines_of
+from .protocol import NOTHING, pack, reader
 
 LOST = getattr(select, "POLLRDHUP", 0)
 """The event of a connection that the other end has closed. Elsewhere than on Linux there may be
@@ -75,16 +93,11 @@ class Subscription:
         To be called before the first subscription: later such requests are refused.
         """
         self.send("CLIENT", "ID")
-        until = now() + self.PING_EVERY
-        while (left := until - now()) > 0:
-            if not self.wait(left):
-                continue
-            for its in self._received(left):
-                if isinstance(its, int):
-                    return its
-                if isinstance(its, Exception):
-                    return None
-        raise RedisError(f"no answer in {self.PING_EVERY} s")
+        try:
+            number = self._connection.read_response()
+        except redis.ResponseError:
+            return None
+        return number if isinstance(number, int) else None
 
     def send(self, *command: str | bytes) -> None:
         """Send a request. Only one thread may do so. Its answer comes among the messages."""
@@ -150,9 +163,7 @@ class Subscription:
             timeout = sock.gettimeout()
             sock.settimeout(0)
             try:
-                some = sock.recv(MOST)
-                while left := sock.pending():  # a poll of the socket does not see these
-                    some += sock.recv(left)
+                some = sock.recv(MOST)  # all of a record: a poll would not see the rest
             except ssl.SSLWantReadError:
                 return b""
             finally:
@@ -202,11 +213,12 @@ def _heard(answer: Any) -> Heard:
         return Heard(b"")
     if isinstance(answer, list | tuple) and answer:
         heard = Heard(*answer[:3])
-        kind, channel, data = heard
-        if kind in (b"message", b"smessage"):
-            fits = type(data) is bytes or _are_keys(data)
+        if heard.kind == b"invalidate":  # over RESP3
+            heard = Heard(b"message", None, heard.channel)
+        if heard.kind in (b"message", b"smessage"):
+            fits = type(heard.data) is bytes or _are_keys(heard.data)
         else:
-            fits = type(kind) is bytes and (kind != b"invalidate" or _are_keys(channel))
+            fits = type(heard.kind) is bytes
         if fits:
             return heard
     raise InvalidResponse(f"neither a message nor an answer, but {type(answer).__name__}")
@@ -244,3 +256,25 @@ class _Bell:
     def close(self) -> None:
         self._ears.close()
         self._bell.close()
+
+
+def track(pool: redis.ConnectionPool, redirect: int, keys: Sequence[str], within: float) -> bool:
+    """Let the connection with the number `redirect` hear of the next change of each of these keys.
+    Returns whether all of them exist.
+
+    Raises `RedisError` or `OSError` if the server does not do so, or does not answer `within`
+    these seconds.
+    """
+    commands: list[tuple[Word, ...]] = [
+        ("CLIENT", "TRACKING", "ON", "REDIRECT", redirect, "OPTIN", "NOLOOP"),
+        ("CLIENT", "CACHING", "YES"),
+        ("EXISTS", *keys),
+    ]
+    packed = b"".join(map(pack, commands))
+    answers = lines_of(pool).do(
+        lambda line, until: line.answers(packed, len(commands), until), now() + within
+    )
+    for answer in answers:
+        if isinstance(answer, redis.RedisError):
+            raise answer
+    return bool(answers[-1] == len(keys))

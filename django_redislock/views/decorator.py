@@ -18,9 +18,9 @@ from django.http.response import HttpResponseBase
 
 from ..base import label
 from ..base.callables import kind_of
-from ..lease.current import enclosing
 from ..lease.lease import Lease
 from ..lease.lock import Lock
+from ..lease.order import enclosing
 
 T = TypeVar("T")
 V = TypeVar("V", bound=Callable[..., Any])

@@ -4,7 +4,7 @@ As in "The Idempotency-Key HTTP Header Field", a draft of the IETF's HTTPAPI gro
 makes a key for each operation, and sends it with every request for that operation.
 
 1.  The first request with a key takes a lock that is named after the key and its scope
-    (idempotency_key.py), so only one request is carried out at a time.
+    (`lock_name`), so only one request is carried out at a time.
 2.  Its response is recorded beside the lock when the transactions around the view have been
     committed, and before the lock is released. So no other request finds neither of them.
 3.  Every request reads the record before it asks for the lock. If a response is recorded, it is
@@ -22,19 +22,28 @@ makes a key for each operation, and sends it with every request for that operati
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 import logging
+import re
 from collections.abc import Callable, Iterable
-from typing import Any
+from http.cookies import CookieError
+from typing import Any, NamedTuple
 
 from asgiref.sync import sync_to_async
 from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+from django.http import HttpResponse
+from django.http.request import RawPostDataException, split_domain_port
 from django.http.response import HttpResponseBase
 from django.template.response import SimpleTemplateResponse
+from django.utils.functional import Promise
 
+from ..base import label
 from ..base.exceptions import LockError, LockNotAcquired, LockUnavailable
 from ..lease.lease import Lease
 from ..lease.lock import UNSET, Lock, refuse_event_loop
-from ..locks.completion import Completion, Done, acquire_unless_recorded
+from ..locks.once import Completion, Done, acquire_unless_recorded
 from ..locks.redis_lock import redis_lock
 from ..primitives import record
 from ..primitives.contract import run
@@ -46,9 +55,9 @@ from .decorator import (
     ViewDecorator,
     in_thread_if_needed,
     is_of_rest_framework,
+    plain_request,
     validate_methods,
 )
-from .idempotency_key import HEADER, lock_name, parse, scope_of, shortened
 from .problems import (
     ANSWER_NOT_KEPT,
     ANSWER_UNREADABLE,
@@ -60,8 +69,223 @@ from .problems import (
     PAYLOAD_MISMATCH,
     Problem,
 )
-from .replay import NotKept, fingerprint, is_unparsed_form, pack, pack_done, unpack
 from .responses import NoLock, problem, without_lock
+
+# Requests as fingerprints, to recognise them, and responses as bytes, to send them again.
+
+
+REPLAYED = "Idempotent-Replayed"
+"""The header that distinguishes a replay from the first answer."""
+
+FORM = "multipart/form-data"
+
+_MARKS = ("xframe_options_exempt", "_csp_config", "_csp_ro_config")
+"""Attributes that Django's decorators set on a response for its middlewares."""
+
+
+class NotKept(Exception):
+    """The response can't be kept. The message says why."""
+
+
+def fingerprint(request: Any) -> str:
+    """Return a digest of a request: its method, address and payload."""
+    digest = hashlib.sha256(f"{request.method} {request.get_full_path()}\n".encode())
+    plain = plain_request(request)
+    if plain.content_type == FORM:
+        _add_form(digest, request)
+        return digest.hexdigest()
+    # Django REST framework's request has what Django's has, and parses each method.
+    parsed = None if request is plain else request
+    try:
+        digest.update(plain.body)
+    except RawPostDataException:
+        if parsed is None:
+            raise
+        # The body was read before, perhaps by a permission class: take the parsed data.
+        digest.update(json.dumps(parsed.data, sort_keys=True, default=str).encode())
+        _add_files(digest, parsed.FILES)
+    return digest.hexdigest()
+
+
+def is_unparsed_form(request: Any) -> bool:
+    """Whether the payload is a form with boundaries that nobody parses: Django parses those that
+    are sent by POST. Two sendings can't be compared, since the client makes the boundary."""
+    plain = plain_request(request)
+    return bool(request is plain and plain.content_type == FORM and request.method != "POST")
+
+
+def _add_form(digest: Any, request: Any) -> None:
+    """Add a form by its fields: the boundary between them changes with every sending."""
+    for name, values in sorted(request.POST.lists()):
+        digest.update(json.dumps([name, [str(value) for value in values]]).encode())
+    _add_files(digest, request.FILES)
+
+
+def _add_files(digest: Any, files: Any) -> None:
+    for name in sorted(files):
+        # Some parsers return a plain dictionary.
+        for upload in files.getlist(name) if hasattr(files, "getlist") else [files[name]]:
+            digest.update(json.dumps([name, upload.name, upload.size]).encode())
+            for chunk in upload.chunks():
+                digest.update(chunk)
+            upload.seek(0)
+
+
+def pack(response: HttpResponseBase, fingerprint: str, max_size: int) -> bytes:
+    """Return the record of a response, for `unpack`. Raises `NotKept`."""
+    if not isinstance(response, HttpResponse):
+        raise NotKept("it is a streaming response")
+    head = {
+        "fingerprint": fingerprint,
+        "status": response.status_code,
+        "reason": response.reason_phrase,
+        "headers": list(response.items()),
+        "marks": {mark: vars(response)[mark] for mark in _MARKS if mark in vars(response)},
+        "cookies": [cookie.OutputString() for cookie in response.cookies.values()],
+    }
+    try:
+        packed = json.dumps(head, default=_plain).encode() + b"\n" + response.content
+    except (TypeError, ValueError, RecursionError) as error:  # not a time limit's exception
+        raise NotKept(f"JSON can't write a part of it: {error}") from error
+    if len(packed) > max_size:
+        raise NotKept(f"it takes {len(packed)} bytes, and max_size is {max_size}")
+    return packed
+
+
+def pack_done(response: HttpResponseBase, fingerprint: str) -> bytes:
+    """Return the record of a request whose response can't be kept."""
+    return json.dumps({"fingerprint": fingerprint, "status": response.status_code}).encode()
+
+
+def _plain(value: Any) -> Any:
+    """Return a list or a text for what Django takes instead of one, such as a set in a CSP."""
+    if isinstance(value, set | frozenset):
+        return sorted(value)
+    if isinstance(value, Promise):
+        return _text(value)
+    raise TypeError(f"{value!r}")
+
+
+def _text(lazy: Promise) -> str:
+    try:
+        return str(lazy)
+    except Exception as error:  # a lazy text of the project may raise anything
+        raise TypeError(f"a lazy text failed: {error}") from error
+
+
+class Known(NamedTuple):
+    """The record of a request that was carried out."""
+
+    fingerprint: str
+    status: int
+    response: HttpResponse | None
+    """None: the response was not kept."""
+
+
+def unpack(packed: bytes) -> Known | None:
+    """Read what `pack` or `pack_done` has written. None: it can't be read."""
+    line, _, content = packed.partition(b"\n")
+    try:
+        head = json.loads(line)
+        response = _response(head, content) if "headers" in head else None
+        return Known(head["fingerprint"], head["status"], response)
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError, CookieError):
+        return None
+
+
+def _response(head: dict[str, Any], content: bytes) -> HttpResponse:
+    response = HttpResponse(content, status=head["status"], reason=head["reason"])
+    del response["Content-Type"]  # set by Django; the first answer may have had none
+    for name, value in [*head["headers"], (REPLAYED, "true")]:
+        response[name] = value
+    vars(response).update(head["marks"])
+    for cookie in head["cookies"]:
+        response.cookies.load(cookie)
+    return response
+
+
+# The `Idempotency-Key` of a request, and its scope: two clients may send the same key.
+#
+# A key belongs to the user of the request at its host. Without a user it belongs to the
+# request's `Authorization` header and session. A request with none of these is refused: its key
+# would belong to everybody, and the next client would get this client's answer. That includes
+# requests whose only credentials are a header that Django doesn't know, such as X-Api-Key: there
+# the project gives its own `scope`.
+
+
+HEADER = "Idempotency-Key"
+MAX_KEY = 255
+
+_DEFAULT_PORTS = ("", "80", "443")
+"""The default ports of both schemes, since a proxy may end TLS without Django knowing."""
+
+# A string of structured fields (RFC 8941) with parameters, which mean nothing here. Many clients
+# leave the quotes out.
+_STRING = r'"((?:[ !#-\[\]-~]|\\["\\])*)"'
+_VALUE = (
+    rf"{_STRING}|:[A-Za-z0-9+/=]*:|\?[01]|-?[0-9]{{1,15}}(?:\.[0-9]{{1,3}})?"
+    r"|[A-Za-z*][!#$%&'*+.^_`|~0-9A-Za-z:/-]*"
+)
+_KEY = re.compile(
+    rf"{_STRING}(?:;[ ]*[a-z*][a-z0-9_.*-]*(?:=(?:{_VALUE}))?)*|(?P<bare>[!#-+\--~]+)"
+)
+
+
+def parse(header: str) -> str | None:
+    """Return the key in a header, or None if it is malformed."""
+    match = _KEY.fullmatch(header.strip())
+    key = match and (match["bare"] or re.sub(r"\\(.)", r"\1", match[1]))
+    return key if key and len(key) <= MAX_KEY else None
+
+
+def lock_name(scope: str, key: str) -> str:
+    """Return the name of the lock for a key.
+
+    A digest: lists of locks must not show users' names and keys, and a name's length is limited.
+    """
+    whole = f"{scope}\0{key}".encode(errors="surrogatepass")
+    return f"idempotency:{hashlib.sha256(whole).hexdigest()[:40]}"
+
+
+def shortened(key: str) -> str:
+    """Return the beginning of a key, by which people find its lock: up to 8 characters, and at
+    most half of it. The whole key may be a secret."""
+    return f"{key[: min(8, len(key) // 2)]}…"
+
+
+def scope_of(request: Any) -> str | None:
+    """Return whom the key belongs to, with all secrets in plain text, or None for nobody.
+
+    Raises `ImproperlyConfigured` for a user without a primary key.
+    """
+    user = getattr(request, "user", None)
+    if user is None or not user.is_authenticated:
+        authorization = request.headers.get("Authorization")
+        session = getattr(getattr(request, "session", None), "session_key", None)
+        if not (authorization or session):
+            return None
+        return json.dumps([_host(request), "anonymous", authorization, session])
+    pk = getattr(user, "pk", None)
+    if pk is None:
+        raise ImproperlyConfigured(
+            f"{user!r} is authenticated and has no pk, so all such users would share their "
+            f"Idempotency-Keys. Write idempotent_view(scope=...), a function of the request."
+        )
+    return json.dumps([_host(request), "user", _model(user), str(pk)])
+
+
+def _model(user: Any) -> str:
+    # A proxy model has the same rows. The user of a token may have no model.
+    meta = getattr(user, "_meta", None)
+    cls = user.__class__ if meta is None else meta.concrete_model
+    return label.dotted_path(cls)
+
+
+def _host(request: Any) -> str:
+    """Return one spelling of each host."""
+    domain, port = split_domain_port(request.get_host())
+    return domain if port in _DEFAULT_PORTS else f"{domain}:{port}"
+
 
 logger = logging.getLogger("django_redislock")
 

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+import logging
+import weakref
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Literal, Unpack
 
-from asgiref.sync import sync_to_async
+from asgiref.sync import async_to_sync, sync_to_async
 from django.core.exceptions import BadRequest
 from django.http.response import HttpResponseBase, StreamingHttpResponse
 
 from ..base.exceptions import LockNotAcquired, LockUnavailable
-from ..lease.holds import Running
+from ..lease.holds import Hold, Running
 from ..lease.lease import Lease
 from ..lease.lock import Lock, ServerOptions
+from ..locks.decorate import aacquire, acquire
 from ..locks.redis_lock import redis_lock
-from ..locks.wrappers import aacquire, acquire
-from ..settings.functions import function_of
 from ..settings.naming import name_maker
 from ..settings.validators import (
+    function_of,
     refuse_unknown,
     validate_max_waiters,
     validate_release,
@@ -28,7 +32,56 @@ from ..settings.validators import (
 from .decorator import Call, ViewDecorator, in_thread_if_needed, validate_methods
 from .problems import BUSY
 from .responses import NoLock, with_hints, without_lock
-from .sending import hold_until_sent
+
+# A lease that is held until a streaming response has been sent.
+
+
+logger = logging.getLogger("django_redislock")
+
+
+def hold_until_sent(lease: Lease, response: StreamingHttpResponse) -> None:
+    """Release `lease` when `response` is closed or dropped.
+
+    Servers close a response when it was sent, and when the client has gone away. An error in a
+    middleware may drop it.
+    """
+    hold = Hold(None, outlives=True)
+    # Attached first and detached last: a signal's exception may come in between.
+    dropped = weakref.finalize(response, lease._abandon, hold)
+    dropped.atexit = False
+    lease._add(hold)
+    # The content is not wrapped: a FileResponse hands its file to the server directly.
+    closers: list[Any] = response._resource_closers  # type: ignore[attr-defined]
+    content = response._iterator if response.is_async else None  # type: ignore[attr-defined]
+    closers.append(partial(_sent, lease, hold, dropped, content))
+
+
+def _sent(lease: Lease, hold: Hold, dropped: weakref.finalize[Any, Any], content: Any) -> None:
+    """Release the lease, since the response is closed."""
+    try:
+        if asyncio._get_running_loop() is not None:
+            lease._abandon(hold)  # in the background: a request would block the event loop
+            return
+        _end_content(lease, content)
+        lease._settle(hold)
+    finally:
+        dropped.detach()
+
+
+def _end_content(lease: Lease, content: Any) -> None:
+    # Django closes generators, but not asynchronous ones. The `finally` of one must not run while
+    # the next holder works.
+    if not hasattr(content, "aclose"):
+        return
+
+    async def end() -> None:
+        await content.aclose()
+
+    try:
+        async_to_sync(end)()
+    except Exception:
+        logger.exception("The end of a response under %r failed", lease.name)
+
 
 HELD_OUTSIDE = (
     "take it in the view, or in the code around it, and not in both. A test that asks while the "
@@ -47,7 +100,7 @@ class lock_view(ViewDecorator):
     the view's dotted path.
 
     A request that can't get the lock within `wait` seconds receives `status` (409), or 503 if
-    Redis can't be asked; `response`, a function of the request and the error, makes another
+    Redis can't be reached; `response`, a function of the request and the error, makes another
     answer. `methods` are the HTTP methods that lock; by default all but OPTIONS. Arguments that
     are not given come from the settings. There, `wait` is called `VIEW_WAIT`. It is 0, since a
     worker that waits serves no other request.

@@ -10,7 +10,7 @@ from django.contrib.auth.models import Permission, User
 from django.contrib.contenttypes.models import ContentType
 from django.test import Client, override_settings
 
-from django_redislock.admin import health
+from django_redislock.admin import pages
 
 LIST = "/admin/django_redislock/lockstatus/"
 
@@ -18,7 +18,7 @@ LIST = "/admin/django_redislock/lockstatus/"
 @pytest.fixture(autouse=True)
 def _admin() -> Iterator[None]:
     """Its URLs, and nothing known of servers yet."""
-    health._known.clear()
+    pages._known.clear()
     with override_settings(ROOT_URLCONF="tests.admin.urls"):
         yield
 

@@ -17,7 +17,7 @@ from django.utils.html import strip_tags
 from redis import Redis
 
 from django_redislock import LeaseRevoked, redis_lock
-from django_redislock.admin import clearings, confirmation, consequences
+from django_redislock.admin import clear_pages, confirmation
 from django_redislock.client import Lock
 from django_redislock.inspection import Inspector, LockInfo
 from django_redislock.inspection.words import process_name
@@ -128,7 +128,7 @@ def test_what_comes_after_the_deed(
     granted(redis, "job")
     page = ask(operator, "job")
     broken = UnicodeDecodeError("utf-8", b"\xff", 0, 1, "a broken record")
-    monkeypatch.setattr(consequences, "_held", mock.Mock(side_effect=broken))
+    monkeypatch.setattr(confirmation, "_held", mock.Mock(side_effect=broken))
     assert [said.strip() for said in confirm(operator, page)] == ["Cleared “job”."]
 
 
@@ -431,7 +431,7 @@ def test_clearings(operator: Client, redis: Redis, monkeypatch: pytest.MonkeyPat
     assert "eva" in text
     assert "Held by web3 · 1 · x (its/job.py:1 in job) for 15 min 00 s." in text
     assert f'href="{LIST}default_3Ajob_3A1/change/"' in page.content.decode()
-    monkeypatch.setattr(clearings, "AT_ONCE", 1)
+    monkeypatch.setattr(clear_pages, "AT_ONCE", 1)
     assert "job:1 hung" not in plain(operator.get(url))
     assert "job:1 hung" in plain(operator.get(url, {"p": 2}))
     kept = "_changelist_filters=q%3Djob"

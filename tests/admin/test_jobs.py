@@ -16,7 +16,7 @@ from redis import Redis
 
 from django_redislock.models import PeriodicJob
 from django_redislock.periodic import Ledger
-from django_redislock.periodic.registry import job_of_lock
+from django_redislock.periodic.job import job_of_lock
 from django_redislock.primitives.ledger import RunOutcome
 from tests.admin.conftest import client_of
 from tests.operations.calling import AWAY
@@ -100,7 +100,7 @@ class TestActing:
             operator, "run"
         )
         assert info_of().request.by == "eva"
-        assert "Run wanted" in operator.get(PAGE).content.decode()
+        assert "Run requested" in operator.get(PAGE).content.decode()
         assert "Paused “shop.report”." in post(operator, "pause", reason="no paper.")
         assert info_of().paused[1:] == ("eva", "no paper.")
         page = operator.get(PAGE).content.decode()

@@ -17,7 +17,7 @@ from redis import Redis
 
 from django_redislock import redis_lock
 from django_redislock.admin import cells
-from django_redislock.admin.health import health
+from django_redislock.admin.pages import health
 from django_redislock.base.tokens import NO_PROCESS
 from django_redislock.models import LockStatus
 from tests.admin.conftest import LIST, client_of
@@ -305,7 +305,7 @@ def test_several_servers(operator: Client, settings: Any) -> None:
     assert shown(page) == ["job"]
     text = page.content.decode()
     assert "Redis “gone” (/nowhere) does not answer" in text
-    assert text.index("does not answer") < text.index("could not be asked")
+    assert text.index("does not answer") < text.index("could not be reached")
     assert "field-using" in text
 
 

@@ -14,8 +14,8 @@ from redis import Redis
 
 from django_redislock import LockUnavailable, redis_lock
 from django_redislock.inspection import Inspector
-from django_redislock.inspection.lock_id import LockId
 from django_redislock.models import LockStatus
+from django_redislock.models.live import LockId
 from tests.operations.calling import AWAY, granted
 
 pytestmark = pytest.mark.django_db

@@ -236,6 +236,4 @@ def test_the_timeline_of_the_past(operator: Client) -> None:
         write_down()
     [bar] = operator.get(PAGE).context["timeline"].bars
     assert (bar.look, bar.x, bar.lease) == ("past", "0.00%", "")
-    assert "Nobody holds it now. The last one was " in strip_tags(
-        operator.get(PAGE).content.decode()
-    )
+    assert "Nobody holds it now. Last held by " in strip_tags(operator.get(PAGE).content.decode())

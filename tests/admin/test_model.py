@@ -10,7 +10,16 @@ from django.core.management import call_command
 from django.db import connection
 
 from django_redislock import redis_lock
-from django_redislock.models import LockStatus
+from django_redislock.inspection import Kind, State
+from django_redislock.models import FREE, JOB_STATES, KINDS, STATES, LockStatus
+from django_redislock.periodic import JobState
+
+
+def test_every_state_and_kind_has_a_name() -> None:
+    """They are written out, so that the models can be imported without what reads locks."""
+    assert [value for value, _ in JOB_STATES] == [*JobState]
+    assert {value for value, _ in STATES} == {*State, FREE}
+    assert {value for value, _ in KINDS} == {*Kind}
 
 
 @pytest.mark.django_db

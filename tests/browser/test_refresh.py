@@ -592,9 +592,9 @@ def test_redis_comes_back(site: Site, window: Window) -> None:
     try:
         window.goes_to(LIST, status=503)
         expect(window.page.locator("h1", has_text="does not answer")).to_be_visible()
-        expect(window.page.get_by_text("could not be asked")).not_to_be_visible()
+        expect(window.page.get_by_text("could not be reached")).not_to_be_visible()
         window.page.get_by_text("Details").click()
-        expect(window.page.get_by_text("could not be asked")).to_be_visible()
+        expect(window.page.get_by_text("could not be reached")).to_be_visible()
         with window.page.expect_response(lambda response: response.status == 503):
             pass
     finally:

@@ -136,7 +136,7 @@ def test_renewal(cluster: RedisCluster, api: Api) -> None:
     for lease in leases:
         due = lease._lifetime.due
         eventually(lambda lease=lease, due=due: lease._lifetime.due > due)
-        assert watched.held(lease._claim.keys.lock) == [lease]
+        assert watched.register.held(lease._claim.keys.lock) == [lease]
         api.release(lease)
 
 

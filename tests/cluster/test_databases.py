@@ -77,7 +77,7 @@ def test_the_doctor(numbered: RedisCluster) -> None:
     out = StringIO()
     with redis_lock("job"):
         call_command("redislock", "doctor", stdout=out)
-    assert "Redis could not be asked" not in out.getvalue()
+    assert "Redis could not be reached" not in out.getvalue()
 
 
 def test_a_database_that_is_not_there(cluster: RedisCluster, settings: Any, api: Api) -> None:

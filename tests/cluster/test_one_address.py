@@ -37,7 +37,8 @@ from django_redislock.contrib.prometheus.fleet import Fleet
 from django_redislock.doctor.findings import server_findings
 from django_redislock.inspection import Inspector, Kind
 from django_redislock.lease.watchdog import watchdog
-from django_redislock.periodic import Ledger, RunOutcome, periodic, registry
+from django_redislock.periodic import Ledger, RunOutcome, periodic
+from django_redislock.periodic import job as registry
 from django_redislock.periodic.execution import JobRun
 from django_redislock.primitives import ledger
 from django_redislock.primitives.contract import run
@@ -261,7 +262,7 @@ def test_renewal(one: Redis) -> None:
     for number, lease in enumerate(leases):
         assert number == 7 or lease.state == LeaseState.HELD
     watched = watchdog(server_of("default"))
-    assert len(watched.leases()) == 299
+    assert len(watched.register.leases()) == 299
     for lease in leases[:7] + leases[8:]:
         lease.release()
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from devtools.redis_cluster import RedisCluster
-from django_redislock.periodic import JobState, Ledger, RunOutcome, periodic, registry
+from django_redislock.periodic import JobState, Ledger, RunOutcome, periodic
+from django_redislock.periodic import job as registry
 from django_redislock.periodic.execution import JobRun
 from django_redislock.periodic.job import Job
 from django_redislock.primitives import ledger

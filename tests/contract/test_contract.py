@@ -377,7 +377,7 @@ def test_two_releases_at_once_of_a_lost_lease(
 def test_a_lost_lease(api: Api, kind: Kind, redis: Redis, taken: bool) -> None:
     """Extend and release say that it is lost; they bring nothing back, and leave a successor
     alone."""
-    why = "its ttl passed unrenewed, or its key was deleted"
+    why = "it expired before it was renewed, or its key was deleted"
     if taken and not kind.permits:
         why = "holds the lock now"
     for act in (api.extend, api.release):

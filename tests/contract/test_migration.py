@@ -83,12 +83,13 @@ def test_an_old_client_that_polls_fast(api: Api, redis: Redis) -> None:
         thread.join()
 
 
-def test_who_waits_for_old_ones_asks_often(api: Api, redis: Redis) -> None:
+@pytest.mark.parametrize("ttl", [30, 1.5])
+def test_who_waits_for_old_ones_asks_often(api: Api, redis: Redis, ttl: float) -> None:
     """The holder of the mutex asks for the other lock many times in a second, or old clients that
-    do so would always be faster."""
+    do so would always be faster. It keeps to that however often the mutex was extended."""
     old = Classic(redis, OLD)
     assert old.acquire()
-    waiter = api.start(lambda: api.acquire(redis_lock("import"), wait=PATIENCE))
+    waiter = api.start(lambda: api.acquire(redis_lock("import", ttl=ttl), wait=PATIENCE))
     eventually(lambda: redis.exists(KEY))
     before = round_trips(redis)
     threading.Event().wait(2)

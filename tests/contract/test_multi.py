@@ -22,9 +22,11 @@ from django_redislock import (
     redis_lock,
 )
 from django_redislock.fencing import Fence
-from django_redislock.lease.watchdog import BATCH, held
+from django_redislock.lease.register import register
+from django_redislock.lease.watchdog import BATCH
 from django_redislock.primitives import mutex
 from django_redislock.transport.server import Server, server_of
+from tests.calling import at_length
 from tests.contract.api import Api, queued
 from tests.contract.test_mutex import round_trips
 from tests.waiting import PATIENCE, eventually
@@ -48,6 +50,7 @@ def grouping(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     """As on one primary, and as on a cluster: each name in a script of its own."""
     if request.param == "apart":
         monkeypatch.setattr(Server, "slot", lambda self, key: crc32(key.encode()))
+        at_length(monkeypatch)
     return str(request.param)
 
 
@@ -75,9 +78,9 @@ def test_it_is_found_by_the_name_of_its_events(api: Api) -> None:
     """Metrics and traces find the lease of an event by its name."""
     lease = api.acquire(MultiLock(["a", "b"]))
     for name in ("a", "b", lease.name):
-        assert held(server_of("default"), key(name)) == [lease]
+        assert register(server_of("default")).held(key(name)) == [lease]
     api.release(lease)
-    assert held(server_of("default"), key(lease.name)) == []
+    assert register(server_of("default")).held(key(lease.name)) == []
 
 
 def test_one_fencing_token_is_no_answer(api: Api) -> None:

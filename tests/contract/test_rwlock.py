@@ -19,7 +19,7 @@ from django_redislock import (
     Semaphore,
     redis_lock,
 )
-from django_redislock.lease.travel import SALT
+from django_redislock.lease.export import SALT
 from tests.contract.api import Api, elsewhere, queued
 from tests.waiting import PATIENCE
 

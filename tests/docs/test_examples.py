@@ -51,9 +51,10 @@ from django_redislock import (
 )
 from django_redislock.admin import LockAdmin
 from django_redislock.fencing import FencedModel
-from django_redislock.lease import lock_order
+from django_redislock.lease import order
 from django_redislock.models import LockStatus
-from django_redislock.periodic import Ledger, RunOutcome, job_finished, registry
+from django_redislock.periodic import Ledger, RunOutcome, job_finished
+from django_redislock.periodic import job as registry
 from django_redislock.primitives import redlock
 from django_redislock.testing import check_lock_order
 from django_redislock.views import idempotent_view, lock_view
@@ -714,7 +715,7 @@ def test_every_example_has_an_entry() -> None:
 def world(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     monkeypatch.setattr(registry, "_registry", {})
     monkeypatch.setattr(redlock, "WITHIN", 5.0)  # a busy machine is no fault here
-    monkeypatch.setattr(lock_order, "_of_this_process", lock_order.Order())
+    monkeypatch.setattr(order, "_of_this_process", order.Order())
     heard = [one for one in vars(signals).values() if hasattr(one, "receivers")] + [job_finished]
     before = [[*one.receivers] for one in heard]
     product = Product.objects.create(name="lamp", stock=7)

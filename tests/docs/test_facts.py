@@ -16,9 +16,9 @@ from django_redislock import LockOrderError, redis_lock, signals
 from django_redislock.management.commands.runperiodic import Command
 from django_redislock.periodic import JobState, RunOutcome
 from django_redislock.periodic.job import Job, JobOptions
-from django_redislock.primitives import mutex_and_timestamp, permits, scripts
+from django_redislock.primitives import permits, scripts, timestamp
 from django_redislock.primitives.redlock import Redlock
-from django_redislock.settings import conf
+from django_redislock.settings import conf, kinds
 from django_redislock.settings.policy import DEFAULTS
 from django_redislock.testing import check_lock_order
 from django_redislock.views import problems
@@ -82,12 +82,11 @@ def test_kinds_by_settings(settings: Any) -> None:
     settings.REDISLOCK = shown("docs/kinds.md", 0)
 
     def primitive(name: str) -> Any:
-        lock = redis_lock(name)
-        return lock._primitive(lock._policy())
+        return kinds.primitive(conf.policy(name, {}))
 
     assert primitive("export") == permits.semaphore(3)
     assert primitive("catalogue") == permits.READ
-    assert primitive("import") is mutex_and_timestamp
+    assert primitive("import") is timestamp.TOGETHER
     ledger = primitive("ledger")
     assert isinstance(ledger, Redlock)
     assert ledger.servers.aliases == ("redis-a", "redis-b", "redis-c")

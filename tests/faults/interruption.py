@@ -248,6 +248,7 @@ def every_place(
     Only the first exception is raised: what it sets off goes on to its end. Ends when `act` has,
     without being interrupted.
     """
+    gc.collect()  # or finalizers of other tests' objects come in between, and are interrupted
     make = _Stepper if sys.version_info < (3, 12) else _Monitor
     with make(folders) as interrupter:
         for turn in count():

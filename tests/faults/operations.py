@@ -32,8 +32,7 @@ from django_redislock import (
 from django_redislock.client import Lock as DropIn
 from django_redislock.commands import LockedCommand
 from django_redislock.periodic.execution import JobRun, perform
-from django_redislock.periodic.job import Job
-from django_redislock.periodic.schedule import Every
+from django_redislock.periodic.job import Every, Job
 from django_redislock.primitives.ledger import RunOutcome, Wanted
 from django_redislock.views import idempotent_view, lock_view
 from tests.models import Product

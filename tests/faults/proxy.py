@@ -47,13 +47,27 @@ class Fault(Enum):
     """It is carried out at once; the answer is passed on when the rule lets go."""
     HOLD_HALF = auto()
     """As before, but half of the answer is passed on at once."""
+    SWAP_REPLY = auto()
+    """Its answer and that to the next command that the rule hits change places."""
     REFUSE = auto()
     """The proxy answers with an error itself, as the service of a vendor may do."""
 
 
-def script(*names: str) -> Matcher:
-    """Matches calls of lua/<name>.lua."""
-    loaded = [scripts.load(name) for name in names]
+SHORT = {
+    "mutex_acquire": "mutex_take",
+    "mutex_release": "mutex_drop",
+    "permits_acquire": "permits_take",
+    "permits_release": "permits_drop",
+    "record_acquire": "mutex_take",
+    "record_release": "mutex_drop",
+}
+"""The short requests that come before some scripts (`lease.claims`)."""
+
+
+def script(*names: str, short: bool = True) -> Matcher:
+    """Matches calls of lua/<name>.lua, and of the `short` request that comes before."""
+    before = [SHORT[name] for name in names if short and name in SHORT]
+    loaded = [scripts.load(name) for name in (*names, *before)]
     wanted = {text.encode() for its in loaded for text in (its.sha, its.source)}
     return lambda words: len(words) > 1 and words[1] in wanted
 
@@ -86,6 +100,10 @@ class Rule:
         self.times = times
         self._chance = chance
         self._let_go = asyncio.Event()
+        self.swapped = 0
+        """How many answers have changed places."""
+        self._waits: tuple[bytes, asyncio.Future[bytes]] | None = None
+        """The first of two answers, and where it waits for the other."""
 
     def applies(self, words: list[bytes], dice: random.Random) -> bool:
         if self.count >= self.times or not self._matches(words):
@@ -106,6 +124,22 @@ class Rule:
 
     async def gone(self) -> None:
         await self._let_go.wait()
+
+    async def swap(self, answer: bytes) -> bytes:
+        """Return the answer to another command that the rule hits; or this one, if there is no
+        other soon."""
+        if self._waits is not None:
+            (other, its), self._waits = self._waits, None
+            its.set_result(answer)
+            self.swapped += 2
+            return other
+        mine: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._waits = answer, mine
+        await asyncio.wait([mine], timeout=0.05)
+        if mine.done():
+            return mine.result()
+        self._waits = None
+        return answer
 
 
 class Proxy:
@@ -339,6 +373,8 @@ class _Connection:
                 self._to_client.write(frame[:half])
                 await rule.gone()
                 frame = frame[half:]
+            elif rule is not None and fault is Fault.SWAP_REPLY:
+                frame = await rule.swap(frame)
             if self._proxy.slow:
                 await asyncio.sleep(self._proxy.slow)
             if not self._silent and self.forgotten is None:

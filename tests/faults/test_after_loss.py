@@ -21,9 +21,9 @@ from django_redislock import (
     once,
     redis_lock,
 )
-from django_redislock.lease import watchdog
+from django_redislock.lease import lifetime, plan
 from django_redislock.lease.lock import Lock
-from django_redislock.primitives import guard
+from django_redislock.primitives import mutex
 from django_redislock.transport.server import clustered
 from django_redislock.views import lock_view
 from tests.contract.api import Api
@@ -498,7 +498,7 @@ def test_a_release_that_takes_its_time(scene: Scene, monkeypatch: pytest.MonkeyP
     know_all(scene.redis)
     lease = scene.acquire(ttl=30, after_loss="wait")
     scene.redis.delete(scene.key, GUARD)
-    put_back = guard.put_back
+    put_back = mutex.put_back
 
     async def slowly(*args: Any, **options: Any) -> Any:
         found = await put_back(*args, **options)
@@ -506,7 +506,7 @@ def test_a_release_that_takes_its_time(scene: Scene, monkeypatch: pytest.MonkeyP
         eventually(lambda: not scene.redis.exists(scene.key))
         return found
 
-    monkeypatch.setattr(guard, "put_back", slowly)
+    monkeypatch.setattr(mutex, "put_back", slowly)
     scene.release(lease)
     assert lease.state == LeaseState.RELEASED
     assert not scene.redis.exists(scene.key)
@@ -519,7 +519,7 @@ def test_a_renewal_that_finds_nothing_after_the_release(
     scene.fault = Fault.RESET_AFTER  # nothing is swallowed, so a slow machine may take its time
     settings.CACHES = through(scene.proxy, redis_server, scene)
     answered = threading.Event()
-    put_back = watchdog._put_back
+    put_back = lifetime._put_back
 
     async def looked(*args: Any) -> Any:
         try:
@@ -527,7 +527,7 @@ def test_a_renewal_that_finds_nothing_after_the_release(
         finally:
             answered.set()
 
-    monkeypatch.setattr(watchdog, "_put_back", looked)
+    monkeypatch.setattr(lifetime, "_put_back", looked)
     scene.connect()
     know_all(scene.redis)
     lease = scene.acquire(ttl=60, after_loss="wait")
@@ -582,9 +582,8 @@ def test_other_kinds(options: dict[str, Any], what: str, redis: Redis, settings:
 
 
 def test_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "django_redislock.lease.lock.clustered", lambda using: not clustered(using)
-    )
+    monkeypatch.setattr(plan, "clustered", lambda using: not clustered(using))
+    plan.forget_plans()
     taken: Lock = lock()
     with pytest.raises(
         ValueError, match="can't be kept on a Redis Cluster or another sharded server"

@@ -16,9 +16,9 @@ from django.test import override_settings
 from redis import Redis
 
 from django_redislock import Lease, LeaseState, redis_lock
-from django_redislock.transport.event_loops import opened
 from django_redislock.transport.ports import AsyncPort
 from tests.faults.remains import queued, remains
+from tests.lines import opened
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def test_a_client_of_one_connection(
     api: Api, proxy: Proxy, redis: Redis, redis_server: RedisServer, settings: Any
 ) -> None:
     """`single_connection_client` is for the cache: locks take connections from its pool, and
-    say that Redis could not be asked in their own words."""
+    say that Redis could not be reached in their own words."""
     scene = Scene(api, proxy, redis)
     settings.CACHES = through(
         proxy, redis_server, scene, REDIS_CLIENT_KWARGS={"single_connection_client": True}
@@ -150,7 +150,7 @@ def test_a_health_check_lost(checked: Scene) -> None:
 
 
 def test_all_health_checks_lost(checked: Scene) -> None:
-    """Redis could not be asked, so it says so, and nothing is left."""
+    """Redis could not be reached, so it says so, and nothing is left."""
     held = checked.acquire_direct()
     checked.release(held)
     checked.release(checked.acquire())

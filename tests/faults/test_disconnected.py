@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import itertools
+import random
 import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from functools import partial
 from typing import Any
 
 import pytest
+from django.core.cache import caches as cache_handlers
 from django.test import override_settings
 from redis import Redis
 
 from devtools.redis_server import RedisServer
 from django_redislock import LockUnavailable, redis_lock
+from django_redislock.transport.command import causes
 from django_redislock.transport.server import server_of
 from tests.faults.caches import caches
 from tests.faults.proxy import Fault, Proxy, script
+from tests.lines import taken
 from tests.waiting import PATIENCE, eventually
 
 
@@ -46,7 +51,8 @@ def test_while_an_answer_is_awaited(
     thread.join()
     rule.let_go()
     eventually(lambda: not redis.exists("redislock:{job}"))
-    assert not server_of("default").shared_pool()._in_use_connections
+    pool = server_of("default").shared_pool()
+    eventually(lambda: not taken(pool))
 
 
 @pytest.mark.slow
@@ -95,10 +101,10 @@ def test_what_redis_py_stumbles_over(
     """While it connects: from its own code that is trouble with the connection if another thread
     has closed it, else an option that is wrong; from elsewhere it is a mistake."""
     for module, error in (("redis.connection", LockUnavailable), ("shop", eval(kind))):
-        scope: dict[str, Any] = {"__name__": module, "error": eval(kind)(text)}
-        if kind == "AttributeError":
-            scope["error"].obj = None if passes else ""
-        exec("def connect(self): raise error", scope)
+        obj = {"obj": None if passes else ""} if kind == "AttributeError" else {}
+        # A new one for each thread that connects.
+        scope: dict[str, Any] = {"__name__": module, "new": partial(eval(kind), text, **obj)}
+        exec("def connect(self): raise new()", scope)
         with (
             override_settings(
                 CACHES=caches(f"redis://localhost:1?client_name={module}{kind}{passes}")
@@ -110,3 +116,46 @@ def test_what_redis_py_stumbles_over(
                 redis_lock("job").acquire(wait=0)
         if module != "shop":
             assert caught.value.passing is passes
+
+
+def test_an_error_that_has_led_to_itself() -> None:
+    """As one object has that is raised for each request: looking for its causes comes to an
+    end."""
+    error, ours = OSError("refused"), LockUnavailable("Redis could not be reached")
+    ours.__cause__, error.__context__ = error, ours
+    assert [*itertools.islice(causes(error, None), 9)] == [error, ours]
+
+
+def test_at_random(redis: Redis, settings: Any) -> None:
+    """Threads lock while others disconnect the pool and close the cache, at random: locks exclude
+    each other, none is lost, and no error leaves a block."""
+    settings.DJANGO_REDIS_CLOSE_CONNECTION = True
+    moments = random.Random(17)
+    ended = threading.Event()
+    inside = [0] * 3
+    pool = server_of("default").shared_pool()
+
+    def disconnect() -> None:
+        while not ended.wait(moments.uniform(0.0001, 0.02)):
+            pool.disconnect()
+            cache_handlers["default"].close()
+
+    def work(number: int) -> None:
+        mine = number % 3
+        for _ in range(60):
+            with redis_lock(f"job {mine}", wait=PATIENCE) as lease:
+                inside[mine] += 1
+                assert inside[mine] == 1
+                assert redis.get(f"redislock:{{job {mine}}}").startswith(lease.token.encode())
+                inside[mine] -= 1
+
+    with ThreadPoolExecutor(8) as threads:
+        enders = [threads.submit(disconnect) for _ in range(2)]
+        try:
+            list(threads.map(work, range(6)))
+        finally:
+            ended.set()
+        for ender in enders:
+            ender.result()
+    eventually(lambda: not redis.keys("redislock:{job *}"))
+    eventually(lambda: not taken(pool))

@@ -17,7 +17,7 @@ from redis import Redis
 
 from devtools.redis_server import RedisServer
 from django_redislock import Lease, LeaseState, LockUnavailable, redis_lock
-from django_redislock.transport import wire
+from django_redislock.transport.protocol import ANSWER_WITHIN
 from django_redislock.transport.server import server_of
 from django_redislock.transport.subscription import Subscription
 from tests.contract.api import Api, AsyncApi, queued
@@ -73,7 +73,7 @@ def test_a_lock(api: Api, proxy: Proxy, recovery: Recovery, fault: Fault, wait: 
         lease = api.acquire(redis_lock("job"), wait=wait)
     else:
         lease = eventually(lambda: acquired(api, wait))
-    limit = MARGIN if fault is RESET else wire.ANSWER_WITHIN + MARGIN
+    limit = MARGIN if fault is RESET else ANSWER_WITHIN + MARGIN
     recovery.done(KINDS[fault], "a lock is acquired", within=limit)
     api.release(lease)
 
@@ -133,7 +133,7 @@ def test_a_waiter(
     recovery.begins()
     api.release(lease)
     following = waiter.result(2 * PATIENCE)
-    limit = MARGIN if fault is RESET else wire.ANSWER_WITHIN + MARGIN
+    limit = MARGIN if fault is RESET else ANSWER_WITHIN + MARGIN
     recovery.done(KINDS[fault], "a waiter has the lock that is released", within=limit)
     api.release(following)
 

@@ -18,7 +18,8 @@ from django_redis import get_redis_connection
 from redis import Redis
 
 from django_redislock import Lease, LeaseLost, redis_lock
-from django_redislock.base import fork, tokens
+from django_redislock.base import process as this_process
+from django_redislock.base import tokens
 from django_redislock.primitives.keys import presence
 from django_redislock.transport.inbox import Inbox
 from django_redislock.transport.server import server_of
@@ -213,7 +214,7 @@ def while_locked() -> None:
     inside, leave = threading.Event(), threading.Event()
 
     def stay() -> None:
-        with fork._forgetting:
+        with this_process._forgetting:
             inside.set()
             leave.wait()
 

@@ -28,6 +28,7 @@ from tests.faults.operations import (
     temporary,
 )
 from tests.faults.remains import remains, seen
+from tests.lines import missing
 from tests.waiting import PATIENCE, eventually
 
 pytestmark = [
@@ -60,8 +61,7 @@ def left(redis: Redis, names: Iterable[str]) -> list[str]:
 
 def lost() -> int:
     """So many connections of the project's pool are neither idle nor in anybody's hands."""
-    pool = server_of("default").shared_pool()
-    return pool._created_connections - len(pool._available_connections)
+    return missing(server_of("default").shared_pool())
 
 
 @pytest.fixture(autouse=True)
@@ -83,7 +83,7 @@ def none_lost() -> Iterator[None]:
     """No test loses a connection."""
     before = lost()
     yield
-    assert lost() <= before
+    eventually(lambda: lost() <= before)
 
 
 def settled() -> bool:
@@ -141,7 +141,7 @@ def test_an_interrupted_block(redis: Redis, block: Operation, kinds: tuple[Kind,
     nothing remains, nobody believes that it holds the lock, and the same thread can take it again.
     """
     places = interrupted(block, kinds, every=1)
-    assert len(places) > 200
+    assert len(places) > 150
     nothing_remains(redis, places)
     for name in places:
         with redis_lock(name, wait=0):

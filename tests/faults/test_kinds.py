@@ -12,6 +12,7 @@ from redis import Redis
 
 from devtools.redis_server import RedisServer
 from django_redislock import Lease, LeaseState, LockUnavailable
+from tests.calling import at_length
 from tests.contract.api import Api, extended, queued
 from tests.contract.test_contract import KINDS, OLD, Kind, keys, read
 from tests.faults.caches import caches
@@ -29,15 +30,14 @@ class Step(NamedTuple):
     called: str
 
     def hit(self, verb: str) -> Matcher:
-        shares = self.called == "multi" and verb == "extend"  # each of its names is a mutex
-        return script(f"{'mutex' if shares else self.called}_{verb}")
+        return script(f"{self.called}_{verb}")
 
 
 STEPS = {
     "semaphore": Step(KINDS["semaphore"], "permits"),
     "read": Step(KINDS["read"], "permits"),
     "write": Step(KINDS["write"], "permits"),
-    "multi": Step(KINDS["multi"], "multi"),
+    "multi": Step(KINDS["multi"], "mutex"),
     "timestamp": Step(KINDS["timestamp"], "timestamp"),
     "mutex beside a timestamp": Step(KINDS["mutex and timestamp"], "mutex"),
     "timestamp beside a mutex": Step(KINDS["mutex and timestamp"], "timestamp"),
@@ -52,6 +52,15 @@ QUEUES = {n: step for n, step in WHOLE.items() if step.kind.queue and step.kind.
 def step(request: pytest.FixtureRequest) -> Step:
     step: Step = request.param
     return step
+
+
+@pytest.fixture(params=[True, False], ids=["short", "at length"], autouse=True)
+def _short(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, step: Step) -> None:
+    """Free locks by short requests, and by those that come after them otherwise."""
+    if not request.param:
+        if step.called == "timestamp":
+            pytest.skip("it has no short request")
+        at_length(monkeypatch)
 
 
 @pytest.fixture

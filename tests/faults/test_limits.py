@@ -18,10 +18,11 @@ from redis import Redis
 
 from devtools.redis_server import RedisServer
 from django_redislock import LockUnavailable, redis_lock
-from django_redislock.transport import command
+from django_redislock.transport.line import Line
 from django_redislock.transport.server import server_of
 from tests.faults.caches import caches
 from tests.faults.proxy import Fault, Proxy, script
+from tests.lines import taken
 from tests.waiting import PATIENCE, eventually
 
 
@@ -104,7 +105,7 @@ def test_it_comes_out_at_once(
         assert caught.value is error
         rule.let_go()
         pool = server_of("default").shared_pool()
-        assert not pool._in_use_connections
+        eventually(lambda: not taken(pool))
         if lease is not None and act is extend:
             lease.release()
         eventually(lambda: not redis.exists("redislock:{job}"))
@@ -140,11 +141,11 @@ def test_a_mistake_of_ours(
     def ask(*_: Any, **__: Any) -> Any:
         raise kind("a mistake")
 
-    monkeypatch.setattr(command, "ask", ask)
-    monkeypatch.setattr(command, "ask_over", ask)
+    monkeypatch.setattr(Line, "ask", ask)
     with pytest.raises(kind, match="a mistake"):
         redis_lock("job", wait=PATIENCE).acquire()
-    assert not server_of("default").shared_pool()._in_use_connections
+    pool = server_of("default").shared_pool()
+    eventually(lambda: not taken(pool))
 
 
 # On a server that hangs.

@@ -23,11 +23,11 @@ from tests.waiting import PATIENCE
 @in_every_way
 def test_one_lost(scene: Scene) -> None:
     """With wait=0, a free lock is acquired although the connection is lost. If another answer
-    would have to be waited for, the error says that Redis could not be asked, and nothing is
+    would have to be waited for, the error says that Redis could not be reached, and nothing is
     held."""
     rule = scene.lose(ACQUIRE)
     if scene.tries == 1:
-        with pytest.raises(LockUnavailable, match=r"could not be asked|did not answer"):
+        with pytest.raises(LockUnavailable, match=r"could not be reached|did not answer"):
             scene.acquire(wait=0)
         assert rule.count == 1
         scene.is_free()
@@ -39,9 +39,9 @@ def test_one_lost(scene: Scene) -> None:
 
 @in_every_way
 def test_two_lost(scene: Scene) -> None:
-    """With wait=0, the error says that Redis could not be asked, and nothing is held."""
+    """With wait=0, the error says that Redis could not be reached, and nothing is held."""
     rule = scene.lose(ACQUIRE, times=2)
-    with pytest.raises(LockUnavailable, match=r"could not be asked|did not answer"):
+    with pytest.raises(LockUnavailable, match=r"could not be reached|did not answer"):
         scene.acquire(wait=0)
     assert rule.count == scene.tries
     rule.let_go()
@@ -179,7 +179,7 @@ def test_a_waiter_that_can_not_confirm(scene: Scene) -> None:
 
 @with_every_fault
 def test_all_lost_while_it_waits(scene: Scene) -> None:
-    """At the end of its time it is told that Redis could not be asked, and its place in the
+    """At the end of its time it is told that Redis could not be reached, and its place in the
     queue is gone; the holder and the other waiters notice nothing."""
     held = scene.acquire_direct()
     failing = scene.start(wait=0.5)
@@ -199,7 +199,7 @@ def test_all_lost_while_it_waits(scene: Scene) -> None:
 @with_every_fault
 def test_lost_when_it_gives_up(scene: Scene) -> None:
     """A waiter whose last message is lost is told "not acquired", or that Redis could not be
-    asked. It has left the queue."""
+    reached. It has left the queue."""
 
     def gives_up(words: list[bytes]) -> bool:
         return ACQUIRE(words) and words[-2] == b""  # no inbox; behind it the ticket

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -12,7 +12,8 @@ from redis import Redis
 from devtools.redis_server import RedisServer
 from django_redislock import LeaseLost, LeaseState, redis_lock
 from django_redislock.transport import ports
-from django_redislock.transport.server import Server, server_of
+from django_redislock.transport.protocol import Command
+from django_redislock.transport.server import server_of
 from tests.contract.api import Api
 from tests.faults.waiters import HISTORY, LOCK, NAME, QUEUE, Line, renew_now
 from tests.waiting import PATIENCE, eventually
@@ -29,18 +30,18 @@ def harmed(own_server: RedisServer) -> Iterator[Redis]:
 def flushed(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The server forgets all scripts before every call of one. What was called then."""
     called: list[str] = []
-    script, execute = ports.BasePort.script, Server.execute
+    script, pack = ports.BasePort.script, ports.packed_script
 
     async def flushing(*args: Any) -> Any:
         redis.script_flush()
         return await script(*args)
 
-    async def noted(server: Server, exchange: Any, pool: Any, command: Any, *terms: Any) -> Any:
-        called.append(command[0])
-        return await execute(server, exchange, pool, command, *terms)
+    def noted(body: str, keys: Sequence[str], args: Sequence[Any], how: str) -> Command:
+        called.append(how)
+        return pack(body, keys, args, how)
 
     monkeypatch.setattr(ports.BasePort, "script", flushing)
-    monkeypatch.setattr(Server, "execute", noted)
+    monkeypatch.setattr(ports, "packed_script", noted)
     return called
 
 

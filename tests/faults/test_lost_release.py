@@ -15,7 +15,7 @@ from django_redislock import (
     LockUnavailable,
 )
 from django_redislock.primitives import queued
-from tests.faults.proxy import Fault
+from tests.faults.proxy import Fault, script
 from tests.faults.scene import (
     FOR_EVER,
     RELEASE,
@@ -43,7 +43,7 @@ class Oops(Exception):
 @in_every_way
 def test_one_lost(scene: Scene) -> None:
     """Nobody notices a lost connection, since it is said twice; where it would have to wait for
-    another answer, who calls release() is told that Redis could not be asked."""
+    another answer, who calls release() is told that Redis could not be reached."""
     lease = scene.acquire()
     rule = scene.lose(RELEASE)
     give_back(scene, lease)
@@ -53,14 +53,15 @@ def test_one_lost(scene: Scene) -> None:
 
 @in_every_way
 def test_two_lost(scene: Scene) -> None:
-    """release() says that Redis could not be asked, and not that the lease is lost. Called again,
-    it succeeds; called once more, it does nothing."""
+    """release() says that Redis could not be reached, and not that the lease is lost. Called
+    again, it succeeds; called once more, it does nothing."""
     lease = scene.acquire()
     rule = scene.lose(RELEASE, times=scene.tries)
     with pytest.raises(LockUnavailable):
         scene.api.release(lease)
     assert rule.count == scene.tries
-    assert lease.state != LeaseState.RELEASED
+    if lease.state == LeaseState.RELEASED:  # by now, since it is repeated in the background
+        assert scene.holder() != lease.token
     assert lease._lifetime.lost is None
     scene.release(lease)
     scene.release_last(lease)
@@ -74,8 +75,8 @@ def test_repeated_after_others_have_held_it(scene: Scene) -> None:
     with pytest.raises(LockUnavailable):
         scene.api.release(lease)
     if not rule.carried_out:
-        # The first one did not arrive, so nobody else has held it: let it.
-        assert scene.holder() == lease.token
+        # The first one did not arrive. It is repeated in the background.
+        eventually(lambda: scene.holder() != lease.token)
         scene.release_last(lease)
         return
     scene.release(scene.acquire_direct())
@@ -100,6 +101,7 @@ def test_repeated_after_it_was_never_sent(scene: Scene) -> None:
     scene.redis.delete(scene.key)
     successor = scene.acquire_direct()
     scene.meet()
+    lease._watchdog._to_release.clear()  # else the background may be told at this moment
     scene.proxy.mend()
     with pytest.raises(LeaseLost):
         scene.api.release(lease)
@@ -265,7 +267,7 @@ def test_a_neighbour_has_the_lock(scene: Scene) -> None:
     lease = scene.acquire()
     waiter = scene.start()
     scene.queued(1)
-    scene.lose(RELEASE)
+    scene.lose(script("mutex_release", short=False))  # the short one has done nothing
     with suppress(LockUnavailable):
         scene.api.release(lease)
     scene.release_last(scene.got(waiter))

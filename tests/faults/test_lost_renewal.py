@@ -104,12 +104,12 @@ def test_all_lost(scene: Scene) -> None:
         witnesses.append(Witness(lease))
         waiters.append(scene.start_direct())
         eventually(lambda: lease.state == LOST)
-        with pytest.raises(LeaseLost, match="ttl of 1 s passed unrenewed"):
+        with pytest.raises(LeaseLost, match="ttl of 1 s passed before it was renewed"):
             lease.check()
         waiters.append(waiters.pop().result(PATIENCE))
 
     lock = scene.lock(ttl=1, on_lost=lambda lease: told.append(now()))
-    with pytest.raises(LeaseLost, match="ttl of 1 s passed unrenewed"):
+    with pytest.raises(LeaseLost, match="ttl of 1 s passed before it was renewed"):
         scene.api.enter(lock, body)
     assert rule.count >= 1
     (witness,), (successor,) = witnesses, waiters

@@ -152,7 +152,7 @@ def test_a_wait_that_covers_a_cut(scene: Scene) -> None:
 
 @through_both_ports
 def test_a_wait_that_ends_in_a_cut(scene: Scene) -> None:
-    """It is told that Redis could not be asked; its place is given up when the network is
+    """It is told that Redis could not be reached; its place is given up when the network is
     back, so that nobody hands it the lock."""
     held = scene.acquire_direct()
     waiter = scene.start(wait=0.5)

@@ -11,7 +11,7 @@ from redis import Redis
 
 from django_redislock import Lease, LeaseLost, LeaseState, redis_lock
 from django_redislock.signals import LockEvent, lock_lost
-from django_redislock.transport import pools
+from django_redislock.transport import connections
 from tests.faults.proxy import Fault, Proxy, script
 from tests.faults.remains import remains
 from tests.waiting import PATIENCE, eventually
@@ -79,8 +79,8 @@ def test_at_the_deadline(
 ) -> None:
     """A lease is lost by the clock of its holder. It is told then, although the process waits for
     the answer to a request."""
-    monkeypatch.setattr(pools, "BACKGROUND_TIMEOUT", PATIENCE)
-    monkeypatch.setitem(pools._BACKGROUND, "socket_timeout", PATIENCE)
+    monkeypatch.setattr(connections, "BACKGROUND_TIMEOUT", PATIENCE)
+    monkeypatch.setitem(connections._BACKGROUND, "socket_timeout", PATIENCE)
     told: queue.SimpleQueue[Lease | LockEvent] = queue.SimpleQueue()
     held = proxy.on(script("mutex_release"), Fault.HOLD_REQUEST)
 

@@ -37,19 +37,21 @@ from django_redislock.base.holder import Holder
 from django_redislock.base.servers import Servers
 from django_redislock.inspection import Inspector
 from django_redislock.lease.watchdog import Watchdog, watchdog
-from django_redislock.primitives import redlock
+from django_redislock.primitives import queued, redlock
 from django_redislock.settings import conf
-from django_redislock.settings.configured import aliases
-from django_redislock.transport import wire
+from django_redislock.settings.conf import aliases
+from django_redislock.transport import loans, ports
 from django_redislock.transport.cluster import Cluster
 from django_redislock.transport.ports import SyncPort
+from django_redislock.transport.quorum import Member
 from django_redislock.transport.server import every, server_of
-from django_redislock.transport.several import Member
 from tests.contract.api import Api
 from tests.faults.caches import caches
 from tests.faults.conftest import load_scripts
 from tests.faults.interruption import KINDS, every_place
 from tests.faults.proxy import Fault, Proxy, script
+from tests.lines import idle, missing
+from tests.lines import unread as unread_on
 from tests.operations.calling import call
 from tests.processes import Worker
 from tests.test_bounds import crowd
@@ -196,14 +198,12 @@ def disconnect() -> None:
 
 def unreturned() -> int:
     """So many connections are not in their pool."""
-    pools = member_pools()
-    return sum(one._created_connections - len(one._available_connections) for one in pools)
+    return sum(map(missing, member_pools()))
 
 
 def unread() -> list[Any]:
     """The connections in these pools over which something has come that nobody has read."""
-    idle = [one for pool in member_pools() for one in pool._available_connections]
-    return [one for one in idle if one._sock is not None and not wire._silent(one._sock)]
+    return [one for pool in member_pools() for one in unread_on(pool)]
 
 
 def no_lease_is_current() -> bool:
@@ -409,17 +409,15 @@ def test_as_a_decorator(api: Api, nodes: Nodes) -> None:
 
 
 @pytest.fixture
-def threads(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
-    """The threads that a port has started to ask a server."""
-    started: list[threading.Thread] = []
+def threads(monkeypatch: pytest.MonkeyPatch) -> list[threading.Event]:
+    """For each thread that a port has started to ask a server: whether it has done so."""
+    started: list[threading.Event] = []
 
-    class Seen(threading.Thread):
-        def start(self) -> None:
-            if self.name == "redislock-server":
-                started.append(self)
-            super().start()
+    def seen(job: Callable[[], object]) -> None:
+        started.append(done := threading.Event())
+        loans.apart(lambda: (job(), done.set()))
 
-    monkeypatch.setattr(threading, "Thread", Seen)
+    monkeypatch.setattr(ports, "apart", seen)
     return started
 
 
@@ -434,8 +432,12 @@ def cycle(lock: Redlock) -> None:
     lease.release()
 
 
-def test_the_usual_takes_no_thread(nodes: Nodes, threads: list[threading.Thread]) -> None:
+def test_the_usual_takes_no_thread(
+    nodes: Nodes, threads: list[threading.Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Neither to lock, nor to be refused, once all servers are connected."""
+    # Where there are about as many threads as a pool has connections, no line is kept.
+    monkeypatch.setattr(threading, "active_count", lambda: 1)
     free, taken = Redlock("free", OF_THREE, ttl=TTL), lock(OF_THREE)
     for alias in OF_THREE:
         nodes.clients[alias].set(KEY, FOREIGN)
@@ -444,16 +446,20 @@ def test_the_usual_takes_no_thread(nodes: Nodes, threads: list[threading.Thread]
         assert taken.acquire(wait=0) is None
         cycle(free)
     assert threads, "they have connected"
-    eventually(lambda: not any(thread.is_alive() for thread in threads))
-    threads.clear()
-    cycle(free)
-    assert taken.acquire(wait=0) is None
-    assert threads == []
+
+    def takes_none() -> bool:
+        eventually(lambda: all(done.is_set() for done in threads))
+        threads.clear()
+        cycle(free)
+        assert taken.acquire(wait=0) is None
+        return not threads
+
+    eventually(takes_none)  # connections are borrowed anew every few seconds
     assert unreturned() == 0
 
 
 def test_half_an_answer_delays_nobody(
-    nodes: Nodes, behind_proxy: Proxy, threads: list[threading.Thread]
+    nodes: Nodes, behind_proxy: Proxy, threads: list[threading.Event]
 ) -> None:
     """A thread waits for the other half. The connection stays in its pool."""
     of_three = lock(OF_THREE)
@@ -467,7 +473,7 @@ def test_half_an_answer_delays_nobody(
     assert lease is not None
     assert now() - began < redlock.within(TTL) / 2
     rule.happened()
-    assert any(thread.is_alive() for thread in threads)
+    assert not all(done.is_set() for done in threads)
     rule.let_go()
     eventually(lambda: unreturned() == 0)
     assert not unread()
@@ -522,7 +528,7 @@ def test_an_idle_connection_with_an_answer_to_somebody_else(nodes: Nodes) -> Non
     cycle(lock())
     eventually(lambda: unreturned() == 0)
     for pool in member_pools():
-        for connection in pool._available_connections:
+        for connection in idle(pool):
             connection.send_command("PING")
     assert unread()
     lease = lock().acquire(wait=0)
@@ -545,7 +551,7 @@ def test_a_minority_may_be_down(api: Api, nodes: Nodes) -> None:
 
 
 def test_a_majority_that_is_down(api: Api, nodes: Nodes) -> None:
-    """It can't be asked, and what was taken of the others is given back."""
+    """It can't be reached, and what was taken of the others is given back."""
     nodes.stop("b", "c", "d")
     with pytest.raises(LockUnavailable, match="No majority of the servers a, b, c, d, e"):
         api.acquire(lock(), wait=0)
@@ -641,7 +647,8 @@ def test_when_the_answers_decide() -> None:
     """Two that say no and one that is down can't make it a majority, but are none themselves: the
     others are waited for, or it would look as if nobody could be asked."""
     algorithm = redlock.Redlock(Servers.of(ALIASES))
-    yes, no = [1, b"1", b"1"], [0, b"x" * 32, 1000, b"1", 0, b"", None]
+    yes = queued.acquired([1, b"1", 0, b"1"])
+    no = queued.acquired([0, b"x" * 32, 1000, b"1", 0, b"", None, 1])
     down = LockUnavailable("refused")
     pending = LockUnavailable("nothing yet", doubtful=True, silent=True)
     assert not algorithm._decided([no, no, down, pending, pending])
@@ -714,12 +721,13 @@ def test_a_release_that_is_repeated(api: Api, nodes: Nodes, settings: Any) -> No
             alias: caches(proxy.url)["default"] for alias, proxy in proxies.items()
         }
         release = script("mutex_release")
-        rules = [proxy.on(release, Fault.RESET_AFTER) for proxy in proxies.values()]
+        # The short request, and the one that comes after it.
+        rules = [proxy.on(release, Fault.RESET_AFTER, times=2) for proxy in proxies.values()]
         lease = api.acquire(lock(), wait=0)
         with pytest.raises(LockUnavailable):
             api.release(lease)
         for rule in rules:
-            eventually(lambda rule=rule: rule.carried_out == 1)
+            eventually(lambda rule=rule: rule.carried_out == 2)
         eventually(lambda: nodes.held() == [])
         other = elsewhere(api, lock(), wait=0)
         api.start(lambda: api.release(other)).result(PATIENCE)
@@ -1056,14 +1064,14 @@ def test_operators_see_the_majority(of_three: Nodes) -> None:
 
 
 def test_an_operator_clears_all_servers(api: Api, of_three: Nodes) -> None:
-    """By its name it is cleared everywhere; a server that can't be asked is named."""
+    """By its name it is cleared everywhere; a server that can't be reached is named."""
     for away in (), ("b",):
         lease = api.acquire(Redlock("job", ttl=TTL, renew=False))
         eventually(lambda lease=lease: len(of_three.holding(lease)) == 3)
         of_three.stop(*away)
         done = call("clear", "job", "--yes", "--reason=stuck")
         assert done.code == 0
-        assert ("'b' could not be asked" in done.out) == bool(away)
+        assert ("'b' could not be reached" in done.out) == bool(away)
         with pytest.raises(LeaseRevoked):
             api.extend(lease)
         of_three.restart(*away)

@@ -121,7 +121,7 @@ def _often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def refused(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
-    """The names of the locks that Redis could not be asked for, one for each time."""
+    """The names of the locks that Redis could not be reached for, one for each time."""
     names: list[str | None] = []
     script = BasePort.script
 

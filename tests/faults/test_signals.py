@@ -22,6 +22,7 @@ from django_redislock.lease.watchdog import watchdog
 from django_redislock.transport.server import server_of
 from tests.faults.proxy import Fault, Proxy, script
 from tests.faults.remains import late, queued, remains, seen
+from tests.lines import missing
 from tests.processes import Start, Worker
 from tests.waiting import PATIENCE, eventually
 from tests.worker import say, told
@@ -187,7 +188,7 @@ def limits_at_random(seconds: str) -> None:
     with redis_lock("job"):
         pass
     pool = server_of("default").shared_pool()
-    before = pool._created_connections - len(pool._available_connections)
+    before = missing(pool)
     signal.signal(signal.SIGALRM, limit)
     names, ends = 0, time.monotonic() + float(seconds)
     while time.monotonic() < ends:
@@ -204,5 +205,5 @@ def limits_at_random(seconds: str) -> None:
     eventually(lambda: not watchdog(server_of("default"))._to_release)
     with redis_lock("job", wait=PATIENCE):
         pass
-    lost = pool._created_connections - len(pool._available_connections) - before
-    say(len(sent), len(sent) - came_out, max(lost, 0))
+    eventually(lambda: missing(pool) <= before)
+    say(len(sent), len(sent) - came_out, max(missing(pool) - before, 0))

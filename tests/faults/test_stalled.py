@@ -137,8 +137,8 @@ def test_acquire(stages: list[Stage], server: RedisServer, redis: Redis) -> None
 
 def test_release(stages: list[Stage], server: RedisServer, redis: Redis) -> None:
     """A patient client is told that it has released. A hasty one is told that Redis could not be
-    asked, may repeat the release, and leaves a block without an error. The next one gets the lock
-    once."""
+    reached, may repeat the release, and leaves a block without an error. The next one gets the
+    lock once."""
     begun, entered = threading.Event(), threading.Barrier(len(stages) + 1)
 
     def body(lease: Any) -> None:

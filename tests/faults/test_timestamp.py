@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from copy import copy
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ from django_redislock import Lease, LeaseState, LockUnavailable, TimestampLock, 
 from django_redislock.base import tokens
 from django_redislock.base.clock import deadline
 from django_redislock.base.exceptions import LockNotAcquired
-from django_redislock.primitives import mutex_and_timestamp, timestamp
+from django_redislock.primitives import timestamp
 from django_redislock.primitives.contract import Refusal, run
 from django_redislock.transport import ports
 from django_redislock.transport.ports import SyncPort
@@ -128,18 +128,19 @@ class Slow(SyncPort):
 def test_the_second_comes_after_the_first_is_over(redis: Redis, wait: float | None) -> None:
     """A lease that is returned is held; with wait=0 there is none, and an error."""
     lease = lock(True, ttl=30).acquire()
-    claim = replace(lease._claim, token=tokens.new(), sent=False)
+    claim = copy(lease._claim)
+    claim.token, claim.sent = tokens.new(), False
     lease.release()
     port = Slow(claim.ttl)
     if wait == 0:
         with pytest.raises(LockUnavailable):
-            run(mutex_and_timestamp.acquire(port, claim, wait))
+            run(timestamp.TOGETHER.acquire(port, claim, wait))
     else:
-        got = run(mutex_and_timestamp.acquire(port, claim, wait))
+        got = run(timestamp.TOGETHER.acquire(port, claim, wait))
         assert not isinstance(got, LockNotAcquired)
         assert port.now() < deadline(got.sent, claim.ttl)
         assert redis.exists(KEY, MUTEX) == 2
-    assert run(mutex_and_timestamp.release(SyncPort(server_of("default")), claim)) is None
+    assert run(timestamp.TOGETHER.release(SyncPort(server_of("default")), claim)) is None
     assert free(redis)
 
 
@@ -147,7 +148,7 @@ def test_a_release_by_who_does_not_know_of_the_first(api: Api, redis: Redis) -> 
     """The server remembers nothing of it. A claim knows that an answer was lost, and believes that
     the lock was released then."""
     lease = api.acquire(TimestampLock(KEY))
-    first, second = replace(lease._claim), replace(lease._claim)
+    first, second = copy(lease._claim), copy(lease._claim)
     assert run(timestamp.WHOLE.release(SyncPort(server_of("default")), first)) is None
     assert free(redis)
     refusal = run(timestamp.WHOLE.release(SyncPort(server_of("default")), second))
@@ -175,7 +176,8 @@ def test_redis_goes_away_between_the_two_releases(
     assert redis.exists(MUTEX)
     monkeypatch.undo()
     api.release(lease)
-    assert lease.state == LeaseState.RELEASED
+    # The one in the background may be the first.
+    eventually(lambda: lease.state == LeaseState.RELEASED)
     assert free(redis)
 
 

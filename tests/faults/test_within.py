@@ -25,9 +25,9 @@ from django_redislock import (
     single_flight,
 )
 from django_redislock.primitives.waiting import LEAST, WaitLog
-from django_redislock.transport import pools
+from django_redislock.transport import connections
+from django_redislock.transport.quorum import Member
 from django_redislock.transport.server import server_of
-from django_redislock.transport.several import Member
 from tests.contract.api import Api
 from tests.faults.caches import caches
 from tests.faults.proxy import Fault, Proxy, script
@@ -158,10 +158,10 @@ def test_a_short_lease_leaves_the_others_their_time(settings: Any) -> None:
         for alias in urls:
             pool = server_of(alias).kept(Member).pool
             for connection in (pool.make_connection(), pool.get_connection()):
-                assert connection.socket_timeout == pools.BACKGROUND_TIMEOUT
-                assert connection.socket_connect_timeout == pools.BACKGROUND_TIMEOUT
+                assert connection.socket_timeout == connections.BACKGROUND_TIMEOUT
+                assert connection.socket_connect_timeout == connections.BACKGROUND_TIMEOUT
                 if connection._sock is not None:
-                    assert connection._sock.gettimeout() == pools.BACKGROUND_TIMEOUT
+                    assert connection._sock.gettimeout() == connections.BACKGROUND_TIMEOUT
 
 
 class TestNeverSilent:
@@ -223,7 +223,7 @@ class TestNeverSilent:
             with pytest.raises(LockUnavailable) as caught:
                 call()
             assert re.match(
-                rf"Redis 'default' \({where}\) could not be asked (for \S+ s )?while {doing} "
+                rf"Redis 'default' \({where}\) could not be reached (for \S+ s )?while {doing} "
                 r"'job': ConnectionError: ",
                 str(caught.value),
             )

@@ -33,7 +33,7 @@ def test_redis_away(arguments: list[str]) -> None:
     """The exit code is 69, and stdout is empty."""
     done = run(*arguments, url=AWAY)
     assert (done.code, done.out) == (69, "")
-    assert done.err.startswith("CommandError: Redis 'default' (/nowhere) could not be asked")
+    assert done.err.startswith("CommandError: Redis 'default' (/nowhere) could not be reached")
     assert done.err.count("\n") == 1
 
 
@@ -41,7 +41,7 @@ def test_redis_away_while_watching() -> None:
     """The screen says so, and the exit code is 69."""
     done = run("watch", "--count", "2", "--interval", "0.1", url=AWAY)
     assert done.code == 69
-    assert done.out.count("Redis 'default' (/nowhere) could not be asked") == 2
+    assert done.out.count("Redis 'default' (/nowhere) could not be reached") == 2
     assert done.err.count("\n") == 1
 
 

@@ -7,8 +7,8 @@ import shlex
 
 import pytest
 
+from django_redislock.management.arguments import HELP
 from django_redislock.management.commands.redislock import SUBCOMMANDS, Command
-from django_redislock.management.help import HELP
 from tests.operations.schema import PAGE
 from tests.operations.test_page import OURS
 

@@ -51,7 +51,7 @@ def test_free() -> None:
         write_down()
     done = call("show", "job")
     assert done.code == 3
-    assert done.out.startswith("job on 'default'\nNobody holds it now.\nThe last one was ")
+    assert done.out.startswith("job on 'default'\nNobody holds it now.\nLast held by ")
     assert re.search(r" UTC  0\.\d s  released  operations/test_show\.py:\d+ in", done.out)
     assert f"{lease.fencing_token}, of the last holder" in done.out
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from django_redislock.inspection.words import duration
-from django_redislock.management.output import Cell, Column, shorten, table, width
+from django_redislock.management.output import Column, shorten, table, width
 
 
 @pytest.mark.parametrize(
@@ -43,11 +43,16 @@ def test_shortened(text: str, columns: int, short: str) -> None:
     assert width(short) <= columns
 
 
-COLUMNS = (Column("NAME", shrinks=True), Column("N", right=True), Column("WHO", shrinks=True))
+Row = tuple[str, str, str]
+COLUMNS: tuple[Column[Row], ...] = (
+    Column("NAME", lambda row: row[0], shrinks=True),
+    Column("N", lambda row: row[1], right=True),
+    Column("WHO", lambda row: row[2], shrinks=True),
+)
 
 
-def lines(rows: list[tuple[str, str, str]], fit: int | None = None) -> list[str]:
-    return list(table(COLUMNS, [[Cell(text) for text in row] for row in rows], fit=fit))
+def lines(rows: list[Row], fit: int | None = None) -> list[str]:
+    return list(table(COLUMNS, rows, fit=fit))
 
 
 def test_as_wide_as_needed() -> None:

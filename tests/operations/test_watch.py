@@ -122,7 +122,7 @@ class TestOnATerminal:
             screen = terminal("watch", *FAST, url=server.url)
             screen.shows("1 lock: ")
             server.stop()
-            gone = screen.shows("could not be asked")
+            gone = screen.shows("could not be reached")
             assert "As it was at " in gone
             assert "job " in gone
             server.start()

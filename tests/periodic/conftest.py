@@ -10,7 +10,7 @@ from redis import Redis
 
 from django_redislock import LockUnavailable
 from django_redislock.periodic import Ledger, periodic
-from django_redislock.periodic import registry as jobs
+from django_redislock.periodic import job as jobs
 from django_redislock.periodic.job import Job
 from django_redislock.transport.ports import SyncPort
 

@@ -12,8 +12,7 @@ from django.utils.decorators import method_decorator
 
 from django_redislock import redis_lock
 from django_redislock.periodic import Ledger, periodic
-from django_redislock.periodic.registry import jobs
-from django_redislock.periodic.schedule import SECOND, Cron, Every
+from django_redislock.periodic.job import SECOND, Cron, Every, jobs
 from tests.periodic.conftest import Make
 
 HOUR = 3600 * SECOND

@@ -11,10 +11,9 @@ from redis import Redis
 
 from django_redislock import LockError, LockNotAcquired, LockUnavailable, current_lease, redis_lock
 from django_redislock.periodic import JobInfo, JobState, Ledger, RunInfo, RunOutcome
-from django_redislock.periodic.execution import JobRun, aperform, perform
+from django_redislock.periodic.execution import JobRun, Workers, aperform, perform
 from django_redislock.periodic.job import Job
 from django_redislock.periodic.runner import runners
-from django_redislock.periodic.workers import Workers
 from django_redislock.primitives import ledger
 from django_redislock.primitives.contract import run
 from django_redislock.primitives.keys import Keys

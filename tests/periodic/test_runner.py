@@ -10,12 +10,12 @@ import pytest
 from redis import Redis
 
 from django_redislock import redis_lock
-from django_redislock.periodic import Ledger, RunOutcome, registry
+from django_redislock.periodic import Ledger, RunOutcome
+from django_redislock.periodic import job as registry
 from django_redislock.periodic import runner as runners
-from django_redislock.periodic.execution import JobRun, perform
+from django_redislock.periodic.execution import JobRun, Workers, perform
 from django_redislock.periodic.job import Job
-from django_redislock.periodic.plan import LOOK_EVERY
-from django_redislock.periodic.workers import Workers
+from django_redislock.periodic.runner import LOOK_EVERY
 from django_redislock.transport.ports import SyncPort
 from tests.faults.caches import caches
 from tests.operations.calling import AWAY
@@ -167,7 +167,7 @@ def test_what_waits_is_run_by_who_ran_the_last_one(
     make: Make, missed: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next tick is run at once by the scheduler of the last run; others ask again later."""
-    monkeypatch.setattr("django_redislock.periodic.plan.WAIT_AGAIN", 600.0)
+    monkeypatch.setattr("django_redislock.periodic.runner.WAIT_AGAIN", 600.0)
     make(overlap="wait")
     missed("job")
     first, second = Scheduler(), Scheduler()

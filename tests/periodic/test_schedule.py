@@ -12,7 +12,7 @@ from django.core.exceptions import ImproperlyConfigured
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from django_redislock.periodic.schedule import SECOND, Cron, Every, Schedule, shortest
+from django_redislock.periodic.job import SECOND, Cron, Every, Schedule, shortest
 
 BERLIN, NEW_YORK = ZoneInfo("Europe/Berlin"), ZoneInfo("America/New_York")
 

@@ -9,8 +9,7 @@ import pytest
 from django.core.management import call_command
 
 from django_redislock.periodic import Ledger, periodic
-from django_redislock.periodic.job import Job
-from django_redislock.periodic.registry import jobs
+from django_redislock.periodic.job import Job, jobs
 from tests.periodic.conftest import outcomes
 
 pytest.importorskip("django.tasks", reason="Django has tasks from 6.0 on")

@@ -14,9 +14,8 @@ from redis import Redis
 from django_redislock import LockUnavailable
 from django_redislock.base import background
 from django_redislock.periodic import RunOutcome
-from django_redislock.periodic.execution import JobRun, aperform, perform
+from django_redislock.periodic.execution import JobRun, Workers, aperform, perform
 from django_redislock.periodic.job import Job
-from django_redislock.periodic.workers import Workers
 from django_redislock.primitives import ledger, mutex
 from tests.periodic.conftest import Make, outcomes
 from tests.waiting import PATIENCE, eventually

@@ -17,7 +17,7 @@ from fakeredis._helpers import SimpleError
 from fakeredis.commands_mixins import scripting_mixin
 from fakeredis.commands_mixins.server_mixin import ServerCommandsMixin
 
-from django_redislock.transport.memory import VERSION, PoolsInMemory
+from django_redislock.transport.connections import VERSION, PoolsInMemory
 
 ANY_KEY = b"--!df flags=allow-undeclared-keys\n"
 WITHOUT_KEYS = {b"PING", b"PUBLISH", b"PUBSUB", b"SCAN", b"TIME"}

@@ -15,7 +15,7 @@ import pytest
 
 from django_redislock.testing import locks_in_memory
 from django_redislock.testing.memory import _memory
-from django_redislock.testing.no_server import SCRIPT
+from django_redislock.testing.stubs import SCRIPT
 from django_redislock.transport import ports
 
 calls = 0

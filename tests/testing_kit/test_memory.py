@@ -214,7 +214,7 @@ class TestWorld:
 
     def test_without_fakeredis(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The error says what to install."""
-        monkeypatch.setattr("django_redislock.transport.memory.find_spec", lambda name: None)
+        monkeypatch.setattr("django_redislock.transport.connections.find_spec", lambda name: None)
         with pytest.raises(ImportError, match=r"django-redislock\[testing\]"):
             locks_in_memory()
 

@@ -47,8 +47,7 @@ from django_redislock.testing import (
     locks_in_memory,
     redis_unavailable,
 )
-from django_redislock.testing.no_server import SCRIPT
-from django_redislock.testing.stubs import _grant
+from django_redislock.testing.stubs import SCRIPT, _grant
 from django_redislock.transport import ports
 from django_redislock.transport.server import server_of
 from django_redislock.views import lock_view
@@ -178,7 +177,8 @@ class TestFree:
             said = (
                 answer[:1] if script.endswith("_release") else answer
             )  # and who has it now: nobody
-            assert form(granted) == form(said), script
+            # A restored lease was written down, so that its release is asked for at length.
+            assert form(granted) == form(said) or (script.endswith("_drop") and said is None)
             return answer
 
         monkeypatch.setattr(ports.BasePort, "script", compare)
@@ -196,8 +196,11 @@ class TestFree:
         api.initialise("salt", lambda: "abc")
         granted = {name for name in scripts.PARTS if f'"{name}"' in getsource(_grant)}
         granted |= {name for name in scripts.PARTS if name.endswith(("_extend", "_release"))}
-        # Signs of life are shown by a thread, now and then.
-        assert granted - {"record_set"} == set(asked) - {"record_set"}
+        # Signs of life are shown by a thread, now and then. With replicas, locks are asked for at
+        # length.
+        besides = {"record_set", "record_release"}
+        besides |= {name for name in granted if name.endswith("_acquire")}
+        assert granted - besides == set(asked) - besides
 
     def test_what_it_can_not_answer(self) -> None:
         """The error says which condition to use."""

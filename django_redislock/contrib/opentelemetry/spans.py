@@ -13,8 +13,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from ...settings import conf
 from ...signals import LockEvent
-from ..held import HeldLeases
-from ..patterns import OTHER, pattern
+from ..held import OTHER, HeldLeases, pattern
 
 try:
     from opentelemetry import context, trace

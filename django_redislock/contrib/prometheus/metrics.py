@@ -1,6 +1,6 @@
 """The metrics, in the default registry of prometheus_client. docs/metrics.md lists them.
 
-No label is a lock's name, since there may be millions: see patterns.py.
+No label is a lock's name, since there may be millions: see held.py.
 """
 
 from __future__ import annotations
@@ -8,8 +8,7 @@ from __future__ import annotations
 from django.core.exceptions import ImproperlyConfigured
 
 from ...signals import LockEvent
-from ..held import HeldLeases
-from ..patterns import pattern
+from ..held import HeldLeases, pattern
 
 try:
     from prometheus_client import Counter, Gauge, Histogram

@@ -10,9 +10,8 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from ...base.servers import MEMORY
 from ...commands import Stderr
-from ...settings.configured import aliases
-from ..failing import errors_as_exit_codes
-from ..help import HELP, Formatter
+from ...settings.conf import aliases
+from ..arguments import HELP, Formatter, errors_as_exit_codes
 from ..subcommands.clear import Clear
 from ..subcommands.completion import Completion
 from ..subcommands.config import Config

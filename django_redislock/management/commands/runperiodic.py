@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,16 +16,31 @@ from ...base.holder import server_time
 from ...commands import BUSY, LOST, UNAVAILABLE, Stderr
 from ...inspection.words import NOTHING, instant
 from ...periodic.execution import JobRun, aperform, perform
-from ...periodic.job import Job
-from ...periodic.registry import discover, jobs
-from ...periodic.schedule import SECOND
+from ...periodic.job import SECOND, Job, discover, jobs
 from ...primitives.ledger import RunInfo, RunOutcome, Wanted
-from ..arguments import NO_JOBS, job_of_name, number_argument, seconds_argument
-from ..failing import WRONG, errors_as_exit_codes
-from ..output import Cell, Column, Printer
+from ..arguments import (
+    NO_JOBS,
+    WRONG,
+    errors_as_exit_codes,
+    job_of_name,
+    number_argument,
+    seconds_argument,
+)
+from ..output import Column, Printer
 from ..scheduler import Scheduler
 
-_COLUMNS = (Column("JOB", shrinks=True), Column("WHEN", shrinks=True), Column("NEXT"))
+
+def _next(job: Job) -> str:
+    now = round(datetime.now(UTC).timestamp()) * SECOND
+    tick = job.schedule.next(now) if job.enabled else None
+    return NOTHING if tick is None else instant(server_time(tick))
+
+
+_COLUMNS: Sequence[Column[Job]] = (
+    Column("JOB", lambda job: job.name, shrinks=True),
+    Column("WHEN", Job.words, shrinks=True),
+    Column("NEXT", _next),
+)
 
 
 class Command(BaseCommand):
@@ -68,26 +83,13 @@ class Command(BaseCommand):
             found = jobs()
             if options["list"]:
                 printer = Printer(self, options)
-                printer.lines(_plan(found, printer))
+                printer.lines(printer.table(_COLUMNS, found) if found else [NO_JOBS])
             elif options["job"] is not None:
                 _run_by_hand(job_of_name(options["job"], found))
             else:
                 code = Scheduler(found, self, options).run()
         if code:
             sys.exit(code)
-
-
-def _plan(found: Sequence[Job], printer: Printer) -> Iterator[str]:
-    if not found:
-        yield NO_JOBS
-        return
-    now = round(datetime.now(UTC).timestamp()) * SECOND
-    rows = []
-    for job in found:
-        tick = job.schedule.next(now) if job.enabled else None
-        when = NOTHING if tick is None else instant(server_time(tick))
-        rows.append([Cell(job.name), Cell(job.words()), Cell(when)])
-    yield from printer.table(_COLUMNS, rows)
 
 
 def _run_by_hand(job: Job) -> None:

@@ -24,7 +24,10 @@ from ...inspection.clearing import ClearOutcome, Target
 from ...inspection.story import consequences, consequences_of_all, safer
 from ...inspection.words import clean, count, holder, holder_in_full
 from ..arguments import (
+    FREE,
     PLACEHOLDER,
+    USAGE,
+    WRONG,
     add_by,
     add_json,
     add_using,
@@ -36,7 +39,6 @@ from ..arguments import (
     reason_argument,
     using_of,
 )
-from ..failing import FREE, USAGE, WRONG
 from ..output import Printer
 from .list import locks_table
 

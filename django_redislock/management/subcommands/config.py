@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
@@ -10,9 +10,21 @@ from django.core.management.base import BaseCommand, CommandParser
 from ...inspection.words import clean, place_text, value_text
 from ...settings import conf
 from ..arguments import add_json, name_argument
-from ..output import Cell, Column, Paint, Printer
+from ..output import Cell, Column, Printer
 
-_COLUMNS = (Column("SETTING"), Column("VALUE", shrinks=True), Column("FROM", shrinks=True))
+_Row = tuple[str, conf.Setting]
+
+
+def _place(row: _Row) -> Cell:
+    style = "" if row[1].source == "default" else "WARNING"
+    return Cell(clean(place_text(*row)), style)
+
+
+_COLUMNS: Sequence[Column[_Row]] = (
+    Column("SETTING", lambda row: row[0]),
+    Column("VALUE", lambda row: clean(value_text(row[1].value)), shrinks=True),
+    Column("FROM", _place, shrinks=True),
+)
 
 
 def settings_document(found: dict[str, conf.Setting]) -> dict[str, conf.Setting]:
@@ -21,19 +33,7 @@ def settings_document(found: dict[str, conf.Setting]) -> dict[str, conf.Setting]
 
 
 def settings_table(found: dict[str, conf.Setting], printer: Printer) -> Iterator[str]:
-    rows = [
-        [
-            Cell(term.upper()),
-            Cell(clean(value_text(setting.value))),
-            Cell(clean(place_text(term.upper(), setting)), _emphasis(setting, printer)),
-        ]
-        for term, setting in found.items()
-    ]
-    return printer.table(_COLUMNS, rows)
-
-
-def _emphasis(setting: conf.Setting, printer: Printer) -> Paint:
-    return str if setting.source == "default" else printer.style.WARNING
+    return printer.table(_COLUMNS, settings_document(found).items())
 
 
 class Config:

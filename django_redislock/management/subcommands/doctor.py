@@ -13,8 +13,7 @@ from ...commands import UNAVAILABLE
 from ...doctor.finding import Finding, Level
 from ...doctor.findings import UNREACHABLE, all_findings
 from ...inspection.words import clean, count
-from ..arguments import add_json
-from ..failing import WRONG
+from ..arguments import WRONG, add_json
 from ..output import Printer
 
 _ORDER = list(Level)
@@ -41,7 +40,7 @@ class Doctor:
 
     def handle(self, command: BaseCommand, options: dict[str, Any]) -> int:
         printer = Printer(command, options)
-        # UNREACHABLE can't be silenced: nothing is known about a server that can't be asked.
+        # UNREACHABLE can't be silenced: nothing is known about a server that can't be reached.
         silenced = set(settings.SILENCED_SYSTEM_CHECKS) - {UNREACHABLE}
         findings = sorted(
             (one for one in all_findings(options["using"]) if one.id not in silenced),

@@ -20,16 +20,15 @@ from django.db import DEFAULT_DB_ALIAS, connections, models
 from ...base.servers import aliases_of
 from ...fencing import FencingTokenField
 from ...inspection.words import clean, count, duration
-from ...primitives import raising
+from ...primitives import fence
 from ...primitives.contract import run
+from ...primitives.fence import Raised
 from ...primitives.keys import Keys, validate_name
-from ...primitives.raising import Raised
 from ...settings import conf
 from ...settings.validators import validate_using
 from ...transport.ports import SyncPort
 from ...transport.server import server_of
-from ..arguments import add_json, add_using, command_line
-from ..failing import USAGE
+from ..arguments import USAGE, add_json, add_using, command_line
 from ..output import Printer
 
 FIELD = "fencing_token"
@@ -100,10 +99,10 @@ class Fence:
                 items.append({**target._asdict(), "outcome": outcome})
             elif outcome != "above":
                 behind = duration((target.seen - found.next) / 1e6)
-                its = _UNREADABLE if found.code == raising.UNREADABLE else _SENTENCES
+                its = _UNREADABLE if found.code == fence.UNREADABLE else _SENTENCES
                 printer.line(clean(its[outcome].format(name=repr(target.name), behind=behind)))
         for name in names.values() if options["yes"] else ():
-            run(raising.settle(*_where(name, options)))
+            run(fence.settle(*_where(name, options)))
         if options["json"]:
             printer.json({"done": options["yes"], "items": items})
         else:
@@ -217,7 +216,7 @@ def _seen(token: int, options: dict[str, Any]) -> int:
 
 def _raise(target: _Target, options: dict[str, Any]) -> tuple[str, Raised]:
     found = _read(target.name, target.seen, options)
-    if found.code == raising.NOTHING_TO_DO:
+    if found.code == fence.NOTHING_TO_DO:
         return "above", found
     ahead = target.seen - found.now_us
     if ahead > A_DAY and not options["force"]:
@@ -231,12 +230,12 @@ def _raise(target: _Target, options: dict[str, Any]) -> tuple[str, Raised]:
         )
     if not options["yes"]:
         return "would", found
-    run(raising.above(*_where(target.name, options), target.seen))
+    run(fence.above(*_where(target.name, options), target.seen))
     return "raised", found
 
 
 def _read(name: str, seen: int, options: dict[str, Any]) -> Raised:
-    return run(raising.check(*_where(name, options), seen))
+    return run(fence.check(*_where(name, options), seen))
 
 
 def _where(name: str, options: dict[str, Any]) -> tuple[SyncPort, Keys]:

@@ -8,38 +8,12 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from ...inspection.words import (
-    NOTHING,
-    clean,
-    count,
-    duration,
-    instant,
-    since,
-    unattended,
-    until,
-)
+from ...inspection.words import NOTHING, clean, count, duration, instant, since, unattended, until
 from ...periodic.report import JobInfo, JobState, Ledger, silent_for
 from ...primitives.ledger import RunInfo, RunOutcome
-from ..arguments import NO_JOBS, add_json, job_of_name
-from ..failing import WRONG
-from ..output import Cell, Column, Paint, Printer
+from ..arguments import NO_JOBS, WRONG, add_json, job_of_name
+from ..output import Cell, Column, Printer
 
-_JOBS = (
-    Column("JOB"),  # whole, to be pasted
-    Column("STATE"),
-    Column("LAST RUNS", right=True),
-    Column("LAST RUN", right=True),
-    Column("NEXT"),
-    Column("WHEN", shrinks=True),
-)
-_RUNS = (
-    Column("PLANNED"),
-    Column("STARTED"),
-    Column("TOOK", right=True),
-    Column("OUTCOME"),
-    Column("BY", shrinks=True),
-    Column("WHY", shrinks=True),
-)
 _MARKS = {
     RunOutcome.DONE: ".",
     RunOutcome.FAILED: "F",
@@ -50,22 +24,52 @@ _MARKS = {
 }
 _LEGEND = ", ".join(f"{mark} {outcome}" for outcome, mark in _MARKS.items())
 _FILTERS = {"overdue": JobState.OVERDUE, "failing": JobState.FAILING}
+_STYLES: dict[str, str] = {
+    JobState.OK: "SUCCESS",
+    JobState.RUNNING: "SUCCESS",
+    JobState.FAILING: "ERROR",
+    JobState.OVERDUE: "ERROR",
+    JobState.PAUSED: "WARNING",
+    RunOutcome.DONE: "SUCCESS",
+    RunOutcome.FAILED: "ERROR",
+    RunOutcome.LOST: "ERROR",
+    RunOutcome.SKIPPED: "WARNING",
+}
 
 
-def _paint(outcome: str, printer: Printer) -> Paint:
-    style = printer.style
-    paints: dict[str, Paint] = {
-        JobState.OK: style.SUCCESS,
-        JobState.RUNNING: style.SUCCESS,
-        JobState.FAILING: style.ERROR,
-        JobState.OVERDUE: style.ERROR,
-        JobState.PAUSED: style.WARNING,
-        RunOutcome.DONE: style.SUCCESS,
-        RunOutcome.FAILED: style.ERROR,
-        RunOutcome.LOST: style.ERROR,
-        RunOutcome.SKIPPED: style.WARNING,
-    }
-    return paints.get(outcome, str)
+def _state(info: JobInfo) -> Cell:
+    return Cell(info.state, _STYLES.get(info.state, ""))
+
+
+def _marks(info: JobInfo) -> str:
+    return "".join(_MARKS[run.outcome] for run in reversed(info.runs)) or NOTHING
+
+
+def _last(info: JobInfo) -> str:
+    return since(info.last.started if info.last else None, info.read_at)
+
+
+def _outcome(run: RunInfo) -> Cell:
+    attempt = f" ({run.attempt})" if run.attempt > 1 else ""
+    return Cell(f"{run.outcome}{attempt}", _STYLES.get(run.outcome, ""))
+
+
+_JOBS: Sequence[Column[JobInfo]] = (
+    Column("JOB", lambda info: clean(info.name)),  # whole, to be pasted
+    Column("STATE", _state),
+    Column("LAST RUNS", _marks, right=True),
+    Column("LAST RUN", _last, right=True),
+    Column("NEXT", lambda info: until(info.next, info.read_at)),
+    Column("WHEN", lambda info: clean(info.plan), shrinks=True),
+)
+_RUNS: Sequence[Column[RunInfo]] = (
+    Column("PLANNED", lambda run: "by hand" if run.planned is None else instant(run.planned)),
+    Column("STARTED", lambda run: instant(run.started)),
+    Column("TOOK", lambda run: duration(run.duration), right=True),
+    Column("OUTCOME", _outcome),
+    Column("BY", lambda run: run.owner, shrinks=True),
+    Column("WHY", lambda run: run.why, shrinks=True),
+)
 
 
 class Jobs:
@@ -113,7 +117,7 @@ class Jobs:
 
 def _listing(found: Sequence[JobInfo], printer: Printer) -> Iterator[str]:
     if found:
-        heading, *rows = printer.table(_JOBS, [_row(info, printer) for info in found])
+        heading, *rows = printer.table(_JOBS, found)
         yield heading
         for info, row in zip(found, rows, strict=True):
             yield row
@@ -133,24 +137,12 @@ def _remarks(info: JobInfo, printer: Printer) -> Iterator[str]:
         yield f"run wanted {since(info.request.at, info.read_at)} by {info.request.by}"
 
 
-def _row(info: JobInfo, printer: Printer) -> list[Cell]:
-    last = info.last
-    return [
-        Cell(clean(info.name)),
-        Cell(info.state, _paint(info.state, printer)),
-        Cell("".join(_MARKS[run.outcome] for run in reversed(info.runs)) or NOTHING),
-        Cell(since(last.started if last else None, info.read_at)),
-        Cell(until(info.next, info.read_at)),
-        Cell(clean(info.plan)),
-    ]
-
-
 def _sheet(info: JobInfo, printer: Printer) -> Iterator[str]:
     facts = {
         "Job": clean(info.name),
         "Where": clean(info.where),
         "When": clean(info.plan),
-        "State": _paint(info.state, printer)(info.state),
+        "State": printer.paint(info.state, _state(info).style),
         "Last done": instant(info.done),
         "Next": instant(info.next),
     }
@@ -168,16 +160,4 @@ def _sheet(info: JobInfo, printer: Printer) -> Iterator[str]:
     if not info.runs:
         yield "It has not run yet."
         return
-    yield from printer.table(_RUNS, [_run_row(run, printer) for run in info.runs])
-
-
-def _run_row(run: RunInfo, printer: Printer) -> list[Cell]:
-    attempt = f" ({run.attempt})" if run.attempt > 1 else ""
-    return [
-        Cell("by hand" if run.planned is None else instant(run.planned)),
-        Cell(instant(run.started)),
-        Cell(duration(run.duration)),
-        Cell(f"{run.outcome}{attempt}", _paint(run.outcome, printer)),
-        Cell(run.owner),
-        Cell(run.why),
-    ]
+    yield from printer.table(_RUNS, info.runs)

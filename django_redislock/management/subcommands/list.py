@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
 from typing import Any
@@ -10,25 +10,49 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 
 from ...commands import UNAVAILABLE
-from ...doctor.facts import Unreachable, ask
 from ...doctor.finding import Level
 from ...doctor.rules import judge
-from ...inspection import ORDERS, WORST_FIRST, Listing, LockInfo, Page, State
+from ...doctor.server import Unreachable, ask
+from ...inspection import ORDERS, WORST_FIRST, HolderInfo, Listing, LockInfo, Page, State
 from ...inspection.words import NOTHING, clean, count, duration, holder, kind, remaining
-from ..arguments import add_limit, add_output, add_using, listing, using_of
-from ..failing import WRONG
-from ..output import Cell, Column, Paint, Printer, width
+from ..arguments import WRONG, add_limit, add_output, add_using, listing, using_of
+from ..output import Cell, Column, Printer, width
 
-_COLUMNS = (
-    Column("NAME", shrinks=True),
-    Column("KIND", drops=2),
-    Column("STATE"),
-    Column("HOLDER", shrinks=True),
-    Column("WAITERS", right=True),
-    Column("HELD FOR", right=True, drops=1),
-    Column("LEASE", right=True, drops=3),
+STYLES = {
+    State.HELD: "SUCCESS",
+    State.UNKNOWN: "WARNING",
+    State.STALE: "ERROR",
+    State.BROKEN: "ERROR",
+}
+
+
+def state(of: LockInfo | HolderInfo) -> Cell:
+    return Cell(of.state, STYLES[of.state])
+
+
+def _holder(lock: LockInfo) -> Cell:
+    """Host and process are never cut, and may be followed by a thread or task."""
+    text = holder(lock)
+    return Cell(text, whole=width(" · ".join(text.split(" · ", 2)[:2])))
+
+
+def fencing_token(of: LockInfo | HolderInfo) -> str:
+    return str(of.holder.fencing_token or NOTHING)
+
+
+_COLUMNS: Sequence[Column[LockInfo]] = (
+    Column("NAME", lambda lock: clean(lock.name), shrinks=True),
+    Column("KIND", kind, drops=2),
+    Column("STATE", state),
+    Column("HOLDER", _holder, shrinks=True),
+    Column("WAITERS", lambda lock: str(lock.waiters), right=True),
+    Column("HELD FOR", lambda lock: duration(lock.holder.held), right=True, drops=1),
+    Column("LEASE", remaining, right=True, drops=3),
 )
-_WIDE = (Column("FENCING TOKEN", right=True), Column("LABEL"))
+_WIDE: Sequence[Column[LockInfo]] = (
+    Column("FENCING TOKEN", fencing_token, right=True),
+    Column("LABEL", lambda lock: lock.holder.label),
+)
 
 
 def add_filters(parser: CommandParser) -> None:
@@ -105,38 +129,7 @@ def as_lines(page: Page, printer: Printer, *, wide: bool = False) -> Iterator[st
 
 
 def locks_table(locks: list[LockInfo], printer: Printer, *, wide: bool = False) -> Iterator[str]:
-    rows = [
-        [
-            Cell(clean(lock.name)),
-            Cell(kind(lock)),
-            Cell(lock.state, state_paint(lock.state, printer)),
-            _holder(lock),
-            Cell(str(lock.waiters)),
-            Cell(duration(lock.holder.held)),
-            Cell(remaining(lock)),
-            Cell(str(lock.holder.fencing_token or NOTHING)),
-            Cell(lock.holder.label),
-        ]
-        for lock in locks
-    ]
-    columns = (*_COLUMNS, *_WIDE) if wide else _COLUMNS
-    return printer.table(columns, [row[: len(columns)] for row in rows], wide=wide)
-
-
-def _holder(lock: LockInfo) -> Cell:
-    """Host and process are never cut, and may be followed by a thread or task."""
-    text = holder(lock)
-    return Cell(text, whole=width(" · ".join(text.split(" · ", 2)[:2])))
-
-
-def state_paint(state: State, printer: Printer) -> Paint:
-    paints: dict[State, Paint] = {
-        State.HELD: printer.style.SUCCESS,
-        State.UNKNOWN: printer.style.WARNING,
-        State.STALE: printer.style.ERROR,
-        State.BROKEN: printer.style.ERROR,
-    }
-    return paints[state]
+    return printer.table((*_COLUMNS, *_WIDE) if wide else _COLUMNS, locks, wide=wide)
 
 
 class List:

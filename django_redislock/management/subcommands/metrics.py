@@ -10,7 +10,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from ...commands import UNAVAILABLE
-from ..failing import WRONG
+from ..arguments import WRONG
 
 
 class Metrics:
@@ -36,7 +36,7 @@ class Metrics:
 
 
 def _serve(command: BaseCommand, host: str, port: int) -> int:
-    from ...contrib.prometheus.serving import Server
+    from ...contrib.prometheus.fleet import Server
 
     try:
         server = Server(host, port)

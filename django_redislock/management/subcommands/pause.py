@@ -9,8 +9,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from ...base import label
 from ...inspection.words import clean
 from ...periodic.report import Ledger
-from ..arguments import add_by, job_of_name, operator
-from ..failing import USAGE
+from ..arguments import USAGE, add_by, job_of_name, operator
 from ..output import Printer
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from typing import Any
@@ -10,8 +10,18 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 
 from ...base.servers import aliases_of
-from ...inspection import SHARED, UNREADABLE, Kind, LockInfo, Past, State, WaiterInfo
-from ...inspection.groups import groups
+from ...inspection import (
+    SHARED,
+    UNREADABLE,
+    HolderInfo,
+    Kind,
+    LockInfo,
+    Past,
+    PastHolder,
+    State,
+    WaiterInfo,
+)
+from ...inspection.facts import Group, groups
 from ...inspection.story import free_story, silent, story
 from ...inspection.words import (
     NOTHING,
@@ -26,6 +36,7 @@ from ...inspection.words import (
 )
 from ...settings import conf
 from ..arguments import (
+    FREE,
     add_limit,
     add_output,
     add_using,
@@ -34,13 +45,9 @@ from ..arguments import (
     listing,
     name_argument,
 )
-from ..failing import FREE
-from ..output import Cell, Column, Printer
+from ..output import Column, Printer
 from .config import settings_document, settings_table
-from .list import state_paint
-
-_WANTS = {Kind.READ: "to read, ", Kind.WRITE: "to write, "}
-"""Purposes of the waiters of a read-write lock."""
+from .list import STYLES, fencing_token, state
 
 _ALL = 100_000
 """More waiters than one lock can have."""
@@ -54,26 +61,26 @@ _GROUPED = 1000
 _LOOKED_AT = 1000
 """Held locks whose names are compared with one that is free."""
 
-_BEFORE = (
-    Column("BEFORE", shrinks=True),
-    Column("SINCE"),
-    Column("FOR", right=True),
-    Column("THEN", shrinks=True),
-    Column("LABEL", shrinks=True),
+_BEFORE: Sequence[Column[PastHolder]] = (
+    Column("BEFORE", lambda past: process_name(past.owner or NOTHING), shrinks=True),
+    Column("SINCE", lambda past: instant(past.acquired_at)),
+    Column("FOR", lambda past: duration(past.lasted), right=True),
+    Column("THEN", lambda past: f"{past.ending} {past.why}".rstrip(), shrinks=True),
+    Column("LABEL", lambda past: past.label, shrinks=True),
 )
-_HOLDERS = (
-    Column("HOLDER"),
-    Column("STATE"),
-    Column("HELD FOR", right=True),
-    Column("LEASE", right=True),
-    Column("FENCING TOKEN", right=True),
-    Column("LABEL", shrinks=True),
+_HOLDERS: Sequence[Column[HolderInfo]] = (
+    Column("HOLDER", lambda one: process_name(one.holder.owner or NOTHING)),
+    Column("STATE", state),
+    Column("HELD FOR", lambda one: duration(one.holder.held), right=True),
+    Column("LEASE", lambda one: duration(one.holder.remaining), right=True),
+    Column("FENCING TOKEN", fencing_token, right=True),
+    Column("LABEL", lambda one: one.holder.label, shrinks=True),
 )
-_WAITERS = (
-    Column("", right=True),
-    Column("WAITER"),
-    Column("FOR", right=True),
-    Column("LABEL", shrinks=True),
+_WAITERS: Sequence[Column[WaiterInfo]] = (
+    Column("", lambda waiter: str(waiter.position + 1), right=True),
+    Column("WAITER", lambda waiter: process_name(waiter.owner or NOTHING)),
+    Column("FOR", lambda waiter: duration(waiter.waited), right=True),
+    Column("LABEL", lambda waiter: f"{_wants(waiter)}{_silence(waiter, ', ')}", shrinks=True),
 )
 
 
@@ -128,13 +135,13 @@ class Sheet:
             yield printer.fact(title, text, 17)
         if self.lock is not None and self.lock.kind in SHARED:
             yield ""
-            yield from self._holders(self.lock, printer)
+            yield from printer.table(_HOLDERS, self.lock.holders, wide=self.wide)
         if self.waiters:
             yield ""
             yield from self._queue(printer)
         if self.past.holders:
             yield ""
-            yield from self._before(printer)
+            yield from printer.table(_BEFORE, self.past.holders, wide=self.wide)
         if self.past.unreadable:
             yield ""
             yield f"Before: {UNREADABLE}."
@@ -148,9 +155,9 @@ class Sheet:
             if self.similar:
                 yield f"Held are: {', '.join(map(repr, map(clean, self.similar)))}."
             return
-        paint = state_paint(self.lock.state, printer)
         for number, sentence in enumerate(story(self.lock, self.waiters)):
-            yield paint(clean(sentence)) if number == 1 else clean(sentence)
+            style = STYLES[self.lock.state] if number == 1 else ""
+            yield printer.paint(clean(sentence), style)
         if self.lock.state in (State.BROKEN, State.STALE):
             yield f"To clear it: {command_line('clear', self.given, [self.name])}"
 
@@ -171,55 +178,18 @@ class Sheet:
             since = instant(lock.holder.acquired_at)
             yield "Held", f"since {since}, for {duration(lock.holder.held)}"
         yield "Lease", _remaining(lock)
-        yield "Fencing token", str(lock.holder.fencing_token or NOTHING)
-
-    def _holders(self, lock: LockInfo, printer: Printer) -> Iterator[str]:
-        rows = [
-            [
-                Cell(process_name(one.holder.owner or NOTHING)),
-                Cell(one.state, state_paint(one.state, printer)),
-                Cell(duration(one.holder.held)),
-                Cell(duration(one.holder.remaining)),
-                Cell(str(one.holder.fencing_token or NOTHING)),
-                Cell(one.holder.label),
-            ]
-            for one in lock.holders
-        ]
-        yield from printer.table(_HOLDERS, rows, wide=self.wide)
-
-    def _before(self, printer: Printer) -> Iterator[str]:
-        rows = [
-            [
-                Cell(process_name(past.owner or NOTHING)),
-                Cell(instant(past.acquired_at)),
-                Cell(duration(past.lasted)),
-                Cell(f"{past.ending} {past.why}".rstrip()),
-                Cell(past.label),
-            ]
-            for past in self.past.holders
-        ]
-        yield from printer.table(_BEFORE, rows, wide=self.wide)
+        yield "Fencing token", fencing_token(lock)
 
     def _queue(self, printer: Printer) -> Iterator[str]:
         number = len(self.waiters) if self.lock is None else self.lock.waiters
         if len(self.waiters) > _FEW and not self.wide:
             for group in groups(self.waiters):
                 yield (
-                    f"{group.number} × {clean(group.host)}, "
-                    f"{_WANTS.get(group.kind, '')}{clean(group.label)}; "
+                    f"{group.number} × {clean(group.host)}, {clean(_wants(group))}; "
                     f"oldest {duration(group.oldest)}{_silence(group.waiters[0], '; ')}"
                 )
         else:
-            rows = [
-                [
-                    Cell(str(waiter.position + 1)),
-                    Cell(process_name(waiter.owner or NOTHING)),
-                    Cell(duration(waiter.waited)),
-                    Cell(f"{_WANTS.get(waiter.kind, '')}{waiter.label}{_silence(waiter, ', ')}"),
-                ]
-                for waiter in self.waiters
-            ]
-            yield from printer.table(_WAITERS, rows, wide=self.wide)
+            yield from printer.table(_WAITERS, self.waiters, wide=self.wide)
         if number > len(self.waiters):
             yield f"These are the first {len(self.waiters)} of {count(number, 'waiter')}."
 
@@ -231,6 +201,12 @@ class Sheet:
             yield from settings_table(told, printer)
         else:
             yield f"Settings: the defaults. See {command_line('config', {}, [self.name])}"
+
+
+def _wants(waiting: WaiterInfo | Group) -> str:
+    """The place in the code; for a read-write lock also the purpose."""
+    purpose = {Kind.READ: "to read, ", Kind.WRITE: "to write, "}.get(waiting.kind, "")
+    return f"{purpose}{waiting.label}"
 
 
 def _silence(waiter: WaiterInfo, before: str) -> str:

@@ -1,4 +1,4 @@
--- Part: the keys and the argument that all scripts of a lock have in common.
+-- Part: the keys and the argument that the scripts of one lock have in common.
 --
 -- KEYS   1 lock     who holds it; its type depends on the kind of lock
 --        2 queue    zset     waiting token → its time of arrival, µs
@@ -7,17 +7,17 @@
 --                            of the locks that it needs all at once
 --        4 history  list     the last holders that held it for a second or ended badly, as in
 --                            history.lua
---        5 index    zset     key of a lock → time when its lease ends, ms. On a cluster the index of
+--        5 gone     string   why the token of ARGV 1 may never have the lock (again):
+--                            "withdrawn", or "cleared|by whom|reason"
+--        6 index    zset     key of a lock → time when its lease ends, ms. On a cluster the index of
 --                            all locks would be in another slot: then this is the lock's key, and
 --                            nothing is listed
---        6 gone     string   why the token of ARGV 1 may never have the lock (again):
---                            "withdrawn", or "cleared|by whom|reason"
 --        7 clock    string   the last fencing token given at this server; on a cluster, given for
 --                            this lock
 -- ARGV   1 token    32 characters; the answer begins with it
 -- Gives  these names; CLUSTER; MOST
 
-local lock, queue, waiters, history, index, gone, clock =
+local lock, queue, waiters, history, gone, index, clock =
   KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local token = ARGV[1]
 

@@ -1,25 +1,25 @@
--- Take the lock, or a place in its queue. Idempotent: sent again with the same token, it
--- finds the lock its own and lets it live for another ttl; so a command that was sent twice, and a
--- waiter that confirms what was handed to it, are the same case.
+-- Take all names of a mutex, usually one; or none of them, and a place in the queue of one that is held.
+-- Idempotent: a lock that our token holds already, from an earlier send or because it was handed to us, is
+-- kept when we get the others too, and else passed on. So a command that was sent twice, and a waiter that
+-- confirms what was handed to it, are the same case.
 --
--- KEYS     as in mutex_grant.lua
+-- KEYS     as in locks.lua
 -- ARGV     1 as in lock.lua
 --          2 ttl     ms
 --          3 says    owner|label; the owner has no "|"
 --          4 inbox   channel on which this process listens; "" gives up the place in the
 --                    queue: this is the only try, or the last one
 --          5 ticket  time of arrival from an earlier reply, or ""; it keeps our place when
---                    the queue was lost or we were passed over
--- Returns  {1, fencing token, acquired at µs, handed}               we hold it; `handed` is 1 if a
---                                                                   release gave it to us, else
---                                                                   missing
---          {0, value, pttl ms, now µs, position, ticket, lasted}    somebody else does; `lasted`, of
---                                                                   the last holder, only when we
---                                                                   give up
---          {-1, why}                                                this token is gone for good
+--                    the queue was lost or we were passed over, and is good for every name
+-- Returns  {1, acquired at µs, handed, fencing token of each name}  we hold them all; `handed` is 1 if a
+--                                                                   release gave us one, else 0
+--          {0, value, pttl ms, now µs, position, ticket, lasted, number}  somebody else holds the lock of
+--                                                                   this number; `lasted`, of the last
+--                                                                   holder, only when we give up
+--          {-1, why, number}                                        this token is gone for good
 --          {2, ticket}                                              ask again, at once: nobody holds
 --                                                                   it, and others still stand
 --                                                                   before us
 -- luacheck: read globals acquire
 
-return acquire(tonumber(ARGV[2]), ARGV[3], ARGV[4] or '', ARGV[5] or '')
+return acquire(tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5])

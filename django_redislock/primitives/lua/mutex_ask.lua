@@ -1,46 +1,95 @@
 -- Part: how a mutex is acquired, or waited for.
 --
--- KEYS   as in mutex_grant.lua
+-- KEYS   as in locks.lua
 -- Gives  acquire(ttl, says, inbox, ticket)  do and return what mutex_acquire.lua says
--- luacheck: read globals now integer lock queue gone token token_of confirm grant list
--- luacheck: read globals stand_in_line leave_queue hand_over lasted
+-- luacheck: read globals now integer lock queue waiters gone token token_of confirm grant list unlist
+-- luacheck: read globals stand_in_line leave_queue hand_over lasted NEEDS LOCKS turn_to
+-- luacheck: globals busy
+
+-- When a claim arrives that has no ticket: behind whoever waits for one of its names, also when the clock was
+-- set back meanwhile.
+local function arrival(waited)
+  local time = now
+  for i in pairs(waited) do
+    turn_to(i)
+    local last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')
+    if last[1] ~= token then time = math.max(time, (last[2] or 0) + 1) end
+  end
+  return integer(time)
+end
+
+local function granted_all(values, waited, ttl, says)
+  local answer = {1, integer(now), 0}
+  for i = 1, LOCKS do
+    turn_to(i)
+    if values[i] then
+      local fence, acquired_at, handed = confirm(values[i], ttl)
+      answer[i + 3] = fence
+      if i == 1 then answer[2] = acquired_at end
+      if handed then answer[3] = 1 end
+    else
+      if waited[i] then leave_queue(token) end
+      answer[i + 3] = grant(token, ttl, ttl, says, waited[i] and '+' or '|')
+    end
+  end
+  return answer
+end
 
 local function acquire(ttl, says, inbox, ticket)
-  local value = redis.call('GET', lock)
-
-  if token_of(value) == token then
-    return {1, confirm(value, ttl)}
-  end
-
-  local why = redis.call('GET', gone)
-  if why then
-    return {-1, why}
-  end
-
-  if not value and redis.call('EXISTS', queue) == 0 then
-    return {1, grant(token, ttl, ttl, says, '|'), integer(now)}
-  end
-
-  ticket = stand_in_line(ticket, inbox, ttl, says)
-
-  if not value then
-    local first, more = hand_over(grant, token)
-    if more then
-      return {2, ticket}
+  -- What is at each lock, and for which locks somebody waits.
+  local values, waited = {}, {}
+  for i = 1, LOCKS do
+    turn_to(i)
+    values[i] = redis.call('GET', lock)
+    if token_of(values[i]) ~= token and redis.call('EXISTS', queue, gone) > 0 then
+      local why = redis.call('GET', gone)
+      if why then return {-1, why, i} end
+      waited[i] = true
     end
-    if not first or first == token then
+  end
+  if ticket == '' then ticket = arrival(waited) end
+
+  -- A free lock for which somebody waits belongs to the first waiter, which may be ourselves.
+  local blocked
+  for i = 1, LOCKS do
+    turn_to(i)
+    if not values[i] and waited[i] then
+      stand_in_line(ticket, inbox, ttl, says)
+      local first, more = hand_over(grant, token)
+      if more then return {2, ticket} end
+      if first and first ~= token then values[i] = redis.call('GET', lock) end
+    end
+    if values[i] and token_of(values[i]) ~= token then
+      blocked, busy[lock] = blocked or i, i
+    end
+  end
+  if not blocked then return granted_all(values, waited, ttl, says) end
+
+  -- We get none of them, then: what was handed to us goes to the next waiter, and we wait for one lock.
+  for i = 1, LOCKS do
+    turn_to(i)
+    if token_of(values[i]) == token then
+      redis.call('DEL', lock)
+      if hand_over(grant) then busy[lock] = i else unlist() end
+    elseif waited[i] and i ~= blocked then
       leave_queue(token)
-      return {1, grant(token, ttl, ttl, says, '+'), integer(now)}
+      if not values[i] and hand_over(grant) then busy[lock] = i end
     end
-    value = redis.call('GET', lock)
   end
 
-  local pttl = redis.call('PTTL', lock)
-  if inbox ~= '' then list(value, pttl) end
-
+  turn_to(blocked)
+  ticket = stand_in_line(ticket, inbox, ttl, says)
+  local value, pttl = values[blocked], redis.call('PTTL', lock)
   local position = redis.call('ZRANK', queue, token) or redis.call('ZCARD', queue)
   if inbox == '' then
     leave_queue(token)
+    return {0, value, pttl, integer(now), position, ticket, lasted(), blocked}
   end
-  return {0, value, pttl, integer(now), position, ticket, inbox == '' and lasted()}
+  list(value, pttl)
+  if LOCKS > 1 then
+    local needs = {}
+    for i = 1, LOCKS do needs[i] = KEYS[5 * i - 4] end
+    redis.call('HSET', waiters, token .. NEEDS, table.concat(needs, '\n'))
+  end
+  return {0, value, pttl, integer(now), position, ticket, false, blocked}
 end

@@ -1,30 +1,47 @@
--- Part: the release of one mutex or several.
+-- Part: the release of a mutex.
 --
--- KEYS   as in mutex_grant.lua
--- Gives  give_back(withdraw)
---          release the lock of our token, or its place in the queue, and hand the lock to the next
---          waiter. `withdraw`: an acquire of this token may still be on its way, so leave a
---          tombstone. Returns what mutex_release.lua does, without `granted`
--- luacheck: read globals lock gone token look token_of mark_of MINUTE unlist write_end grant hand_over
--- luacheck: read globals leave_queue
+-- KEYS   as in locks.lua
+-- Gives  give_back(withdraw)  do and return what mutex_release.lua says
+-- luacheck: read globals now integer lock gone token look token_of mark_of MINUTE unlist write_end grant
+-- luacheck: read globals hand_over leave_queue granted LOCKS turn_to
+-- luacheck: globals busy
 
-local function give_back(withdraw)
+local function give_back_one(i, withdraw)
+  turn_to(i)
   local value = look(lock)
   local held = token_of(value) == token
   local why = (withdraw or not held) and redis.call('GET', gone)
-
   if held then
     -- First, since a full Redis denies other writes, but not after one that it has allowed.
     redis.call('DEL', lock)
     if mark_of(value) == '+' then write_end(value, 'released') end
-    if not hand_over(grant) and mark_of(value) ~= '|' then unlist() end
+    if hand_over(grant) then
+      busy[lock] = i
+    elseif mark_of(value) ~= '|' then
+      unlist()
+    end
   else
     leave_queue(token)
+    if value then busy[lock] = i end
   end
-
   if withdraw and not why then
     redis.call('SET', gone, 'withdrawn', 'PX', MINUTE)
   end
-  if held then return {1} end
-  return {0, value, why}
+  return not held and {0, value, why, i}
+end
+
+local function give_back(withdraw)
+  local answer, failure = {1}, nil
+  for i = 1, LOCKS do
+    local ok, reply = pcall(give_back_one, i, withdraw)
+    if not ok then
+      failure = reply
+    elseif reply and answer[1] == 1 then
+      answer = reply
+    end
+  end
+  -- A key of another type beside one of the locks keeps none of the others.
+  if failure then error(failure, 0) end
+  if answer[1] == 1 and granted[1] then return {1, integer(now), granted} end
+  return answer
 end

@@ -1,7 +1,7 @@
 -- Continue a lease in another process, under a new token, as mutex_adopt.lua does. Idempotent: sent again,
 -- it finds that the new token has the permit.
 --
--- KEYS     as in permits.lua; 6 is for the old token
+-- KEYS     as in permits.lua; 5 is for the old token
 -- ARGV     1 as in lock.lua: the old token
 --          2 new_token
 --          3 ttl       ms

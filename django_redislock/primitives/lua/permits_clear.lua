@@ -1,7 +1,7 @@
 -- Take permits away without their tokens, for an operator. Their holders are told why at their next
 -- renewals; the next waiters get the permits.
 --
--- KEYS     as in permits.lua (6 is not used); then gone, of each of these tokens
+-- KEYS     as in permits.lua (5 is not used); then gone, of each of these tokens
 -- ARGV     1 the word that the answer begins with
 --          2 by      without "|"
 --          3 reason

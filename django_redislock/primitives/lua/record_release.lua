@@ -1,6 +1,6 @@
 -- Write what came of the work under a mutex, and give it back, as mutex_release.lua.
 --
--- KEYS     1 to 7 as in mutex_grant.lua
+-- KEYS     1 to 7 as in lock.lua
 --          8 record  string
 -- ARGV     1 to 3 as in mutex_release.lua
 --          4 value
@@ -8,13 +8,11 @@
 --          6 held    1: write it only while the token holds the lock. 0: also when its lease has ended,
 --                    as long as nobody else holds the lock and the token was not withdrawn or cleared
 -- Returns  as mutex_release.lua
--- luacheck: read globals now integer lock gone token token_of look keep give_back granted, globals own_inbox
+-- luacheck: read globals lock gone token token_of look keep give_back, globals own_inbox
 
 local value = look(lock)
 if token_of(value) == token or (ARGV[6] == '0' and not value and not redis.call('GET', gone)) then
   keep(KEYS[8], ARGV[4], ARGV[5])
 end
 own_inbox = ARGV[3]
-local answer = give_back(ARGV[2] == '1')
-if granted[1] then return {1, integer(now), granted} end
-return answer
+return give_back(ARGV[2] == '1')

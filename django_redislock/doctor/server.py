@@ -1,0 +1,392 @@
+"""The facts about one server, as the user that locks log in as sees them. rules.py judges them.
+
+A bounded number of bounded commands asks for them, over a pool of its own. A fact is listed as
+unseen if that user may not ask for it, or if the server does not know the command: managed servers
+have no CONFIG.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import redis
+from redis.exceptions import (
+    AskError,
+    ClusterDownError,
+    MovedError,
+    NoPermissionError,
+    RedisError,
+    ResponseError,
+)
+
+from ..base import label
+from ..base.exceptions import LockUnavailable
+from ..base.holder import Holder
+from ..primitives import fence
+from ..primitives.contract import run
+from ..primitives.keys import COUNTED, Keys, counter, name_of
+from ..settings import conf
+from ..transport import connections
+from ..transport.command import primaries
+from ..transport.ports import SyncPort, find_out_slots
+from ..transport.server import Server, server_of
+from . import permissions, vendors
+from .caches import hosts_of
+from .permissions import escaped
+
+SLOTS_LOOKED_AT = 50
+"""Slots by which a node of a cluster is told from a server with all slots behind one address."""
+
+
+class Unreachable(Exception):
+    """The server could not be reached. The message is one line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyFacts:
+    gone: tuple[str, ...] = ()
+    """Names in the index whose locks should still be held and are missing."""
+    unlisted: tuple[str, ...] = ()
+    """Names of locks that are held, say that they are in the index, and are missing there."""
+    endless: tuple[str, ...] = ()
+    """Keys below the prefix without a TTL."""
+    looked_at: int = 0
+    cut_short: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class ServerFacts:
+    """The facts about one server. Times are seconds. What was not seen keeps its default."""
+
+    alias: str
+    prefix: str
+    user: str
+    db: int
+    """The number of the database."""
+    replicas: int
+    """How many replicas have to confirm a lock."""
+    after_loss: str = "go"
+    """wait: a lock here waits after lost data; go: none does."""
+    guard: float | None = None
+    """Since when the server has forgotten nothing, by its clock. None: nobody has seen."""
+    unneeded: frozenset[str] = frozenset()
+    """Commands that locks don't send to this server."""
+    round_trip: float = 0.0
+    skew: float = 0.0
+    """How far its clock is ahead of the clock of this host, at least. Negative: behind."""
+    node: str = ""
+    """The address of a node of a cluster."""
+    sharded: bool = False
+    """Whether the keys of one script must be in one slot."""
+    has_all_slots: bool = True
+    """Whether a single server that is a Redis Cluster serves all slots, as far as was seen."""
+    info: Mapping[str, Any] = field(default_factory=dict)
+    """The answer to INFO. Empty: unseen."""
+    vendor: vendors.Vendor = vendors.SOMEBODY
+    active_active: bool = False
+    """Whether other servers accept writes of the same data, as far as that can be seen."""
+    untold: int = 0
+    """How many handovers no message announced to a waiter that listened."""
+    unreadable_clocks: int = 0
+    """How often the last fencing token could not be read."""
+    save: str | None = None
+    """When the server writes its data to disk. None: unseen."""
+    refused: permissions.Refused = field(default_factory=permissions.Refused)
+    messages: permissions.Messages = field(default_factory=permissions.Messages)
+    keys: KeyFacts = field(default_factory=KeyFacts)
+    unseen: tuple[str, ...] = ()
+    """Facts that could not be seen, and why."""
+
+
+def ask(alias: str, *, thorough: bool = True) -> list[ServerFacts]:
+    """Ask the server of an alias, or each primary of its cluster. Raises `Unreachable`.
+
+    If not `thorough`, leave out what takes long, and the commands that may be refused.
+    """
+    pool, clients = None, []
+    try:
+        pool = server_of(alias).background_pool()
+        for its in primaries(pool):
+            clients.append(redis.Redis(connection_pool=its))
+            with suppress(NoPermissionError):
+                clients[-1].ping()  # if this fails, no question can be asked
+    except Exception as error:  # a provider of credentials may raise anything
+        if pool is not None:
+            connections.close(pool)
+        raise _unreachable(alias, error) from error
+    try:
+        return [_Asking(client, alias).facts(thorough=thorough) for client in clients]
+    except (RedisError, OSError) as error:
+        raise _unreachable(alias, error) from error
+    finally:
+        connections.close(pool)
+
+
+def _unreachable(alias: str, error: Exception) -> Unreachable:
+    what = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return Unreachable(f"Redis could not be reached through CACHES[{alias!r}]: {what}")
+
+
+class _Asking:
+    def __init__(self, client: redis.Redis, alias: str) -> None:
+        self._client = client
+        self._alias = alias
+        self._unseen: list[str] = []
+
+    def facts(self, *, thorough: bool) -> ServerFacts:
+        prefix, server = conf.prefix(), server_of(self._alias)
+        routed, sharded = connections.routed(server.shared_pool()), server.clustered
+        if thorough:
+            with suppress(LockUnavailable):  # without permissions, which is told below
+                sharded = find_out_slots(server, prefix)
+        options = self._client.connection_pool.connection_kwargs
+        facts = ServerFacts(
+            alias=self._alias,
+            node=f"{options.get('host')}:{options.get('port')}" if routed else "",
+            sharded=sharded,
+            prefix=prefix,
+            user=_user(options),
+            db=int(options.get("db") or 0),
+            replicas=conf.replicas(self._alias),
+            after_loss=conf.after_loss(self._alias),
+        )
+        facts.unneeded = permissions.unneeded(
+            database=facts.db, replicas=facts.replicas, routed=routed, sharded=sharded
+        )
+        with self._perhaps("its clock"):
+            facts.round_trip, facts.skew = _clock(self._client.time)
+        with self._perhaps("version, role, eviction, persistence, replicas"):
+            facts.info = self._client.info()
+        with self._perhaps("whether it saves its data") as error:
+            facts.save = self._client.config_get("save").get("save")
+        configurable = not error or isinstance(error[0], NoPermissionError)
+        facts.vendor = vendors.vendor_of(
+            hosts_of(self._alias), facts.info, configurable=configurable
+        )
+        facts.active_active = self._active_active(facts.vendor, facts.info)
+        if facts.info.get("cluster_enabled") and not routed:
+            facts.has_all_slots = self._has_all_slots(prefix)
+        if facts.after_loss == "wait":
+            with self._perhaps("its guard"):
+                guard = self._client.get(Keys.of(prefix, "-").guard)
+                facts.guard = None if guard is None else float(guard) / 1e6
+        counted: dict[str, Any] = dict.fromkeys(COUNTED)
+        with self._perhaps("what is counted"):
+            for what in COUNTED:
+                key = counter(Keys.of(prefix, "-").index, what)
+                with suppress(MovedError):  # another node of the cluster has this one
+                    counted[what] = self._client.get(key)
+        facts.untold = label.number(counted["untold"]) or 0
+        facts.unreadable_clocks = label.number(counted[fence.COUNTER]) or 0
+        if thorough:
+            self._look_closely(server, facts)
+        facts.unseen = tuple(self._unseen)
+        return facts
+
+    def _look_closely(self, server: Server, facts: ServerFacts) -> None:
+        prefix, sharded = facts.prefix, facts.sharded
+        with suppress(LockUnavailable):  # without permissions, which is told below
+            clock = run(fence.check(SyncPort(server), Keys.of(prefix, "-"), 0))
+            facts.unreadable_clocks += clock.code == fence.UNREADABLE
+        with self._perhaps("what is left of locks"):
+            facts.keys = look_at(self._client, prefix, listed=not sharded)
+        facts.refused = permissions.refused(self._client, prefix, facts.unneeded)
+        facts.messages = permissions.messages(self._client, prefix, sharded=sharded)
+        if facts.keys.cut_short:
+            self._unseen.append(f"all keys (the first {facts.keys.looked_at} were looked at)")
+
+    def _active_active(self, vendor: vendors.Vendor, info: Mapping[str, Any]) -> bool:
+        """Return whether other servers accept writes, too, and merge them later."""
+        if info.get("role") == "active-replica":
+            return True
+        with suppress(ResponseError):
+            if vendor == vendors.KEYDB:  # the role of one that follows nobody is "master"
+                return "yes" in self._client.config_get("active-replica").values()
+            if info:  # Redis Enterprise has this section, with such fields, for Active-Active
+                return any(key.startswith("crdt_") for key in self._client.info("crdt"))
+        return False
+
+    def _has_all_slots(self, prefix: str) -> bool:
+        """Return whether this address serves the keys of some slots, which are anywhere."""
+        pipeline = self._client.pipeline(transaction=False)
+        for number in range(SLOTS_LOOKED_AT):
+            pipeline.pttl(f"{prefix}:slot:{{{number}}}")
+        answers = pipeline.execute(raise_on_error=False)
+        return not any(isinstance(one, AskError | ClusterDownError) for one in answers)
+
+    @contextmanager
+    def _perhaps(self, what: str) -> Iterator[list[ResponseError]]:
+        """Note a fact that can't be seen. The list gets the error."""
+        errors: list[ResponseError] = []
+        try:
+            yield errors
+        except ResponseError as error:
+            errors.append(error)
+            self._unseen.append(f"{what} ({error})")
+
+
+def _user(options: Mapping[str, Any]) -> str:
+    if options.get("credential_provider") is not None:
+        return "<user>"  # to ask the provider again may cost something
+    return str(options.get("username") or "default")
+
+
+def _clock(ask: Callable[[], tuple[int, int]], tries: int = 5) -> tuple[float, float]:
+    """Return the shortest round trip, and how far the server's clock is ahead, at least."""
+    seen = []
+    for _ in range(tries):
+        began, wall = time.monotonic(), time.time()
+        seconds, microseconds = ask()
+        took = time.monotonic() - began
+        # The server read its clock at some time within the round trip.
+        seen.append((took, seconds + microseconds / 1e6 - wall - took / 2))
+    took, ahead = min(seen)
+    return took, max(0.0, ahead - took / 2) + min(0.0, ahead + took / 2)
+
+
+# The keys of locks at a server: where the index and the locks differ, and which never expire.
+#
+# Between two commands a lock may be acquired or released, so what seems wrong is checked twice.
+
+AT_ONCE = 500
+"""Keys in one request. Redis is busy with them for about a millisecond."""
+MOST_NAMES = 10_000
+MOST_KEYS = 100_000
+"""How many keys of the database are looked at, of whatever kind."""
+FOR_GOOD = (":index", ":clock", ":guard", "}:record", *(f":{what}" for what in COUNTED))
+"""Ends of keys that have no TTL, or need none: a record may be kept for good."""
+WITHIN = 2.0
+"""Seconds after which the scan stops."""
+
+
+def look_at(client: redis.Redis, prefix: str, *, listed: bool = True) -> KeyFacts:
+    """Look at the keys of a server. On a cluster, no lock is `listed` in an index."""
+    return _Looking(client, prefix, listed).facts()
+
+
+_Command = tuple[str, str, str]
+
+
+class _Looking:
+    def __init__(self, client: redis.Redis, prefix: str, listed: bool) -> None:
+        self._client = client
+        self._listed = listed
+        self._prefix = prefix
+        self._index: str = Keys.of(prefix, "-").index
+
+    def facts(self) -> KeyFacts:
+        until = time.monotonic() + WITHIN
+        gone: list[str] = []
+        if self._listed:
+            members: list[bytes] = self._client.zrange(  # type: ignore[assignment]
+                self._index, 0, MOST_NAMES - 1
+            )
+            gone = self._twice(self._gone, self._names(map(_text, members)))
+        unlisted, endless = set[str](), set[str]()
+        looked_at, cursor = 0, 0
+        while True:
+            found: list[bytes]
+            cursor, found = self._client.scan(  # type: ignore[assignment]
+                cursor, match=f"{escaped(self._prefix)}:*", count=1000
+            )
+            looked_at += 1000
+            keys = [_text(key) for key in found]
+            if self._listed:
+                unlisted.update(self._twice(self._unlisted, self._names(keys)))
+            mortal = [key for key in keys if not key.endswith(FOR_GOOD)]
+            endless.update(self._twice(self._endless, mortal))
+            if cursor == 0 or looked_at >= MOST_KEYS or time.monotonic() > until:
+                break
+        return KeyFacts(
+            gone=tuple(gone),
+            unlisted=tuple(sorted(unlisted)),
+            endless=tuple(sorted(endless)),
+            looked_at=looked_at,
+            cut_short=cursor != 0,
+        )
+
+    def _names(self, keys: Iterable[str]) -> list[str]:
+        """Return the names of those keys that are of locks."""
+        named = ((name_of(key), key) for key in keys)
+        return [name for name, key in named if name and self._lock(name) == key]
+
+    def _lock(self, name: str) -> str:
+        return Keys.of(self._prefix, name).lock
+
+    @staticmethod
+    def _twice(wrong: Any, what: list[str]) -> list[str]:
+        first = list(wrong(what))
+        return list(wrong(first)) if first else []
+
+    def _gone(self, names: list[str]) -> Iterator[str]:
+        if not names:
+            return
+        seconds, _ = self._client.time()
+        for name, ends, there in self._listed_until(names, "EXISTS"):
+            # A name stays in the index after its lease has ended, until the next grant.
+            if ends is not None and float(ends) > (seconds + 1) * 1000 and not there:
+                yield name
+
+    def _unlisted(self, names: list[str]) -> Iterator[str]:
+        # The index has no locks without a TTL.
+        found = [
+            name
+            for name, ends, pttl in self._listed_until(names, "PTTL")
+            if ends is None and pttl > 0
+        ]
+        values = [("GET", self._lock(name), "") for name in found]
+        holders = [("HVALS", Keys.of(self._prefix, name).holders, "") for name in found]
+        for name, value, records in self._both(found, values, holders):
+            # If several hold the lock, its key is no string, so GET answers an error.
+            several = isinstance(value, ResponseError) and isinstance(records, list)
+            if any(map(_says_listed, records if several else [value])):
+                yield name
+
+    def _listed_until(self, names: list[str], word: str) -> Iterator[tuple[str, Any, Any]]:
+        """Return the end of each lock in the index, and what a command says of its key."""
+        ends = [("ZSCORE", self._index, self._lock(name)) for name in names]
+        return self._both(names, ends, [(word, self._lock(name), "") for name in names])
+
+    def _both(
+        self, names: list[str], first: list[_Command], second: list[_Command]
+    ) -> Iterator[tuple[str, Any, Any]]:
+        """Return the answers to two commands for each name, which are asked together."""
+        answers = self._ask(first + second)
+        return zip(names, answers[: len(names)], answers[len(names) :], strict=True)
+
+    def _endless(self, keys: list[str]) -> Iterator[str]:
+        answers = self._ask([("PTTL", key, "") for key in keys])
+        yield from (key for key, pttl in zip(keys, answers, strict=True) if pttl == -1)
+
+    def _ask(self, commands: Sequence[_Command]) -> list[Any]:
+        """Return the answers of commands. For a key of another type, that is the error."""
+        answers: list[Any] = []
+        for start in range(0, len(commands), AT_ONCE):
+            pipeline = self._client.pipeline(transaction=False)
+            for word, key, member in commands[start : start + AT_ONCE]:
+                words = [key, member] if member else [key]
+                pipeline.execute_command(
+                    word, *(part.encode(errors="surrogateescape") for part in words)
+                )
+            answers += pipeline.execute(raise_on_error=False)
+        for answer in answers:
+            if isinstance(answer, ResponseError) and "WRONGTYPE" not in str(answer):
+                raise answer
+        return answers
+
+
+def _says_listed(value: Any) -> bool:
+    """Return whether a value is ours, and has the mark of a lock in the index (lua/value.lua). A
+    lock that is young, or that nobody can hold yet, has another mark."""
+    if not isinstance(value, bytes) or value[32:33] != b"+":
+        return False
+    return Holder.parse(value, 1, 0).owner is not None
+
+
+def _text(raw: bytes) -> str:
+    """Return any bytes as a str."""
+    return raw.decode(errors="surrogateescape")

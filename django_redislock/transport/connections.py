@@ -1,0 +1,546 @@
+"""The connections to a server: what an entry of CACHES, or a redis-py client, says of them.
+
+A server has three kinds of connections. Synchronous callers borrow from the pool of the project's
+cache (loans.py). Work in the background has a pool of its own, so that a busy or exhausted pool
+can't keep a lease from being renewed. The tasks of an event loop share one connection
+(multiplexed.py). For a cluster, each of these is a `Cluster`, with one for each node.
+
+Locks of an entry of django-redis work with the factory and the pool of django-redis. Entries of
+Django's own backend and of django-valkey are read from the settings, and locks have a pool of
+their own there, which all threads share: Django keeps a pool for each thread, and django-valkey
+keeps connections of another library.
+
+A server in the memory of this process is for development and tests: fakeredis runs the scripts.
+Other processes see nothing of it. fakeredis is imported when the first one is made.
+"""
+
+from __future__ import annotations
+
+import re
+import weakref
+from collections.abc import Callable
+from functools import cache, partial
+from importlib.util import find_spec
+from inspect import signature
+from typing import Any, Protocol, TypeVar
+from urllib.parse import urlsplit
+
+import redis
+from django.conf import settings
+from django.core.cache import InvalidCacheBackendError, caches
+from django.core.cache.backends.redis import RedisCache
+from django.core.exceptions import ImproperlyConfigured
+from django_redis.client import DefaultClient, ShardClient
+from django_redis.pool import ConnectionFactory, SentinelConnectionFactory
+from redis import asyncio as aioredis
+from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import Sentinel
+from redis.backoff import NoBackoff
+from redis.retry import Retry as SyncRetry
+from redis.sentinel import SentinelConnectionPool
+
+from ..base.servers import MEMORY
+from .cluster import (
+    UNREADABLE,
+    Cluster,
+    ClusterConnectionFactory,
+    Node,
+    OneAddressConnectionFactory,
+    location_of,
+    nodes_of_urls,
+    readable,
+    url_of,
+)
+from .multiplexed import Multiplexed
+
+T = TypeVar("T")
+Pool = redis.ConnectionPool | Cluster[redis.ConnectionPool]
+AsyncPool = Multiplexed | Cluster[Multiplexed]
+
+BACKGROUND_TIMEOUT = 2.0
+"""Seconds that work in the background waits for an answer, at most."""
+
+_BACKGROUND = {
+    "decode_responses": False,
+    "socket_timeout": BACKGROUND_TIMEOUT,
+    "socket_connect_timeout": BACKGROUND_TIMEOUT,
+    # We try again ourselves, and know how much time is left.
+    "retry": SyncRetry(NoBackoff(), 0),
+}
+
+
+_TIMES = ("socket_timeout", "socket_connect_timeout", "health_check_interval", "timeout")
+"""The options of pools and connections that are seconds."""
+
+
+class Pools(Protocol):
+    """Makes pools to one server, and knows its address."""
+
+    address: str
+    """As `Server.address`."""
+    where: str
+    """As `Server.where`."""
+    clustered: bool
+    """As `Server.declared`."""
+
+    def shared(self) -> Pool:
+        """As `Server.shared_pool`."""
+
+    def background(self) -> Pool:
+        """As `Server.background_pool`."""
+
+    def for_loop(self) -> AsyncPool:
+        """As `Server.async_pool`."""
+
+
+def made_of_entry(using: str, make: Callable[[], T]) -> T:
+    """Return what `make` makes of an entry of CACHES, which may name classes that raise anything.
+
+    Raises `ImproperlyConfigured`, after `make` has ended: a crash reporter shows the variables of
+    each function that an exception leaves, and those of `make` have passwords.
+    """
+    try:
+        return make()
+    except ImproperlyConfigured:
+        raise
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+    raise ImproperlyConfigured(f"CACHES[{using!r}] can't be used for locks: {why}")
+
+
+class PoolsOfAlias:
+    """Pools as an entry of CACHES describes them.
+
+    With `apart`, they are not those of the cache: a number that tells them from others at the same
+    URL.
+    """
+
+    def __init__(
+        self, using: str, urls: list[str], factory: Any, apart: int | None = None
+    ) -> None:
+        self._using = using
+        self._apart = apart
+        self._urls = urls
+        self._factory = factory
+        """django-redis' `ConnectionFactory`."""
+        self.routed = isinstance(factory, ClusterConnectionFactory)
+        self.clustered = self.routed or isinstance(factory, OneAddressConnectionFactory)
+        nodes = [its for url in urls if (its := location_of(url)) is not None]
+        self.address = nodes[0].address + ("" if apart is None else f"#{apart:x}")
+        self.where = ", ".join(its.where for its in nodes if self.routed or its is nodes[0])
+        if isinstance(factory, SentinelConnectionFactory):
+            self.where = f"the primary of {nodes[0].host!r}"
+        self._shared: Pool | None = None
+
+    def shared(self) -> Pool:
+        if self._shared is None:
+            # The pool of a client would do, too, but a client may connect when it is made.
+            create = self._factory.get_or_create_connection_pool
+            if self.routed or self._apart is not None:  # django-redis may have others at this URL
+                create = self._factory.get_connection_pool
+            self._shared = self._made(lambda url: create(self._params(url)))
+        return self._shared
+
+    def background(self) -> Pool:
+        return self._made(self._background)
+
+    def for_loop(self) -> AsyncPool:
+        return self._made(self._multiplexed)
+
+    def _made(self, make: Callable[[str], T]) -> T | Cluster[T]:
+        """Return what `make` makes of a URL; for a cluster, of the URL of each node."""
+
+        def of_each() -> T | Cluster[T]:
+            self._refuse_wrong_times()
+            first = self._urls[0]
+            if not self.routed:
+                return make(first)
+            return Cluster(nodes_of_urls(self._urls), lambda node: make(url_of(first, node)))
+
+        return made_of_entry(self._using, of_each)
+
+    def _refuse_wrong_times(self) -> None:
+        """Raise `ImproperlyConfigured` for time-outs that are no times. This package reckons with
+        them; redis-py takes them as they are."""
+        for name in _TIMES:
+            given = self._factory.pool_cls_kwargs.get(name)
+            if given is not None and not (isinstance(given, int | float) and given >= 0):
+                raise ImproperlyConfigured(
+                    f"CACHES[{self._using!r}] has the {name} {given!r}: write a number of "
+                    f"seconds, such as 5."
+                )
+
+    def _params(self, url: str) -> dict[str, Any]:
+        return dict(self._factory.make_connection_params(url))
+
+    def _background(self, url: str) -> redis.ConnectionPool:
+        pool: redis.ConnectionPool = self._factory.get_connection_pool(self._params(url))
+        pool.connection_kwargs.update(_BACKGROUND)
+        return pool
+
+    def _multiplexed(self, url: str) -> Multiplexed:
+        options = self._params(url) | self._factory.pool_cls_kwargs
+        url = options.pop("url")
+        # `timeout` is how long to wait for a connection, in a blocking pool only.
+        for synchronous in ("parser_class", "queue_class", "cache_config", "cache", "timeout"):
+            options.pop(synchronous, None)
+        if "maint_notifications_config" not in _ASYNC_OPTIONS:  # before redis-py 8
+            options.pop("maint_notifications_config", None)
+        if options.get("retry") is not None:
+            options["retry"] = _async_retry(options["retry"])
+        connection_class = options.get("connection_class")
+        if connection_class is not None:
+            options["connection_class"] = _async_twin(self._using, connection_class)
+        if not isinstance(self._factory, SentinelConnectionFactory):
+            return Multiplexed(aioredis.ConnectionPool.from_url(url, **options))
+        return Multiplexed(_sentinel_pool(url, self._factory.options, options))
+
+
+_ASYNC_OPTIONS = signature(aioredis.connection.AbstractConnection.__init__).parameters
+
+
+def _async_retry(retry: Any) -> Retry | None:
+    """Return the same `Retry` for `redis.asyncio`. `None`, which stands for its default, if
+    redis-py keeps the parts of a `Retry` under other names."""
+    try:
+        return Retry(retry._backoff, retry._retries, retry._supported_errors)
+    except AttributeError:
+        return None
+
+
+def _async_twin(using: str, connection_class: type) -> type:
+    for module in (aioredis.connection, aioredis.sentinel):
+        twin = getattr(module, connection_class.__name__, None)
+        if isinstance(twin, type):
+            return twin
+    raise ImproperlyConfigured(
+        f"CACHES[{using!r}] uses the connection class {connection_class.__qualname__}, and "
+        f"redis.asyncio has no class of that name: asynchronous locks can't use it."
+    )
+
+
+def _sentinel_pool(
+    url: str, cache_options: dict[str, Any], options: dict[str, Any]
+) -> aioredis.ConnectionPool:
+    address = urlsplit(url)
+    manager = Sentinel(
+        cache_options["SENTINELS"],
+        sentinel_kwargs=cache_options.get("SENTINEL_KWARGS"),
+        **options,
+    )
+    return aioredis.sentinel.SentinelConnectionPool.from_url(
+        # Locks live on the primary, whether or not the URL asks for a replica.
+        address._replace(query="").geturl(),
+        service_name=address.hostname,
+        sentinel_manager=manager,
+        is_master=True,
+        **options,
+    )
+
+
+class PoolsOfClient:
+    """Pools to the server of a redis-py client, with the options of that client.
+
+    The client is not kept alive, so that work in the background for a client that is gone can end.
+    """
+
+    clustered = False
+
+    def __init__(self, client: object) -> None:
+        pool = getattr(client, "connection_pool", None)
+        if not isinstance(pool, redis.ConnectionPool):
+            raise TypeError(
+                f"locks need a redis.Redis, or another client with a pool of connections to one "
+                f"primary, not {client!r}"
+            )
+        self.options = dict(pool.connection_kwargs)
+        """Those of the pool, which the project may change."""
+        options = dict(self.options, connection_class=pool.connection_class)
+        for its_own in ("connection_pool", "maint_notifications_pool_handler", "himport_registry"):
+            options.pop(its_own, None)
+        host, port, path, db = (options.get(key) for key in ("host", "port", "path", "db"))
+        sentinels: list[str] = []
+        another: Callable[..., redis.ConnectionPool] = redis.ConnectionPool
+        if isinstance(pool, SentinelConnectionPool):
+            host, port = pool.service_name, None
+            for sentinel in pool.sentinel_manager.sentinels:
+                to_it = sentinel.connection_pool.connection_kwargs
+                sentinels.append(f"{to_it.get('host')}:{to_it.get('port')}")
+            another = partial(
+                SentinelConnectionPool,
+                pool.service_name,
+                pool.sentinel_manager,
+                is_master=pool.is_master,
+            )
+        where = f"unix://{path}" if path else f"redis://{host}" + (f":{port}" if port else "")
+        self.url = f"{where}/{db or 0}"
+        self.where = where.partition("://")[2]
+        # A client with a wrong password must share nothing with one that has the right one.
+        secrets = [options.get(key) for key in ("username", "password", "credential_provider")]
+        self.address = f"{self.url}#{hash(repr((sorted(sentinels), secrets))):x}"
+        self._pool = weakref.ref(pool)
+        self._another = partial(another, **options)
+
+    def client_is_there(self) -> bool:
+        """Return whether the client, or another one with its pool, still exists."""
+        return self._pool() is not None
+
+    def shared(self) -> redis.ConnectionPool:
+        pool = self._pool()
+        if pool is None:
+            raise ImproperlyConfigured(f"the client that was connected to {self.url} is gone")
+        return pool
+
+    def background(self) -> redis.ConnectionPool:
+        pool = self._another()
+        pool.connection_kwargs.update(_BACKGROUND)
+        return pool
+
+    def for_loop(self) -> AsyncPool:
+        raise ImproperlyConfigured(
+            f"asynchronous locks need an alias of CACHES, and not a client for {self.url}"
+        )
+
+
+def routed(pool: object) -> bool:
+    """Return whether each request is sent to the node of a cluster that has its key."""
+    return isinstance(pool, Cluster)
+
+
+def node_of(pool: object, key: str) -> Node | None:
+    """Return the node of a cluster that has a key, if it is known. `None` without a cluster."""
+    return pool.node_of(key) if isinstance(pool, Cluster) else None
+
+
+def failed(pool: Pool | None) -> set[Node]:
+    """Return the nodes of a cluster that did not answer when they were last asked."""
+    return pool.failed if isinstance(pool, Cluster) else set()
+
+
+def close(pool: Pool) -> None:
+    """Close all connections of a pool that is no longer used."""
+    for its in pool.pools() if isinstance(pool, Cluster) else [pool]:
+        its.disconnect()
+
+
+async def aclose(pool: AsyncPool) -> None:
+    """Close all connections of an event loop, also those to sentinels."""
+    for its in pool.pools() if isinstance(pool, Cluster) else [pool]:
+        await its.aclose()
+
+
+_ALIKE = (
+    *("USERNAME", "PASSWORD", "SOCKET_TIMEOUT", "SOCKET_CONNECT_TIMEOUT"),
+    *("CONNECTION_POOL_KWARGS", "SENTINELS", "SENTINEL_KWARGS"),
+)
+"""The options of connections that django-valkey has inherited from django-redis."""
+AN_ENTRY_APART = "Give locks an entry of their own, and name it in REDISLOCK['USING']."
+"""The end of the error for an entry that is good for a cache, and not for locks."""
+
+
+def pools_of(using: str) -> Pools:
+    """Return the pools of an alias. Raises `ImproperlyConfigured` if locks can't use it."""
+    if using == MEMORY:
+        return _in_memory()
+    found = made_of_entry(using, lambda: _read(_backend(using), using))
+    if isinstance(found, str):
+        raise ImproperlyConfigured(f"CACHES[{using!r}]{found}")
+    return found
+
+
+# These functions have passwords in their variables, which a crash reporter would show. So they
+# return why an entry can't be used. What they raise all the same ends in made_of_entry().
+
+
+def _read(backend: Any, using: str) -> Pools | str:
+    entry = settings.CACHES.get(using, {})  # another thread may override them at this moment
+    options = entry.get("OPTIONS") or {}
+    client = backend.client if hasattr(type(backend), "client") else None
+    if isinstance(client, ShardClient):
+        return _in_shards(type(client).__name__)
+    if isinstance(client, DefaultClient):
+        urls = _urls_of(client, using)
+        if not readable(urls):
+            return f"['LOCATION'] {UNREADABLE}."
+        pools = PoolsOfAlias(using, urls, client.connection_factory)
+        if pools.routed:  # django-redis does not keep the pools of its nodes
+            pools = _own.setdefault(hash(repr((urls, options))), pools)
+        return _twin(using) or pools
+    if isinstance(backend, RedisCache):
+        return of_django(entry.get("LOCATION"), options, using)
+    if any(base.__module__.startswith("django_valkey.") for base in type(backend).__mro__):
+        return _of_valkey(entry.get("LOCATION"), options, using)
+    return (
+        f" is served by {type(backend).__module__}.{type(backend).__qualname__}; locks need a "
+        f"Redis: 'BACKEND': 'django_redis.cache.RedisCache', or Django's own. {AN_ENTRY_APART}"
+    )
+
+
+def _in_shards(kind: str) -> str:
+    what = f"spreads its keys over several servers, by {kind}; locks need one primary"
+    return f" {what}. {AN_ENTRY_APART}"
+
+
+def _urls_of(client: DefaultClient[Any], using: str) -> list[str]:
+    """Return the LOCATION of an alias as django-redis has split it. A client may have changed it,
+    so the settings are used only if django-redis keeps it under another name."""
+    found: Any = getattr(client, "_server", None) or settings.CACHES[using]["LOCATION"]
+    return found.split(",") if isinstance(found, str) else list(found)
+
+
+def of_django(where: Any, options: dict[str, Any], using: str = "") -> Pools | str:
+    """Return the pools of an entry for Django's own backend, whose first server is the primary; or
+    why locks can't use it."""
+    kwargs = dict(options)
+    kwargs.pop("serializer", None)
+    translated: dict[str, Any] = {}
+    for term, name in (("pool_class", "CONNECTION_POOL_CLASS"), ("parser_class", "PARSER_CLASS")):
+        if (given := kwargs.pop(term, None)) is not None:
+            path = given if isinstance(given, str) else f"{given.__module__}.{given.__qualname__}"
+            translated[name] = path
+    return _own_pools(_urls(where), {**translated, "CONNECTION_POOL_KWARGS": kwargs}, using)
+
+
+def _of_valkey(where: Any, options: dict[str, Any], using: str) -> Pools | str:
+    kind = str(options.get("CLIENT_CLASS", "")).rpartition(".")[2]
+    if "Shard" in kind or "Cluster" in kind:
+        return _in_shards(kind)
+    for term, value in (options.get("CONNECTION_POOL_KWARGS") or {}).items():
+        of = value if isinstance(value, type) else type(value)
+        if of.__module__.partition(".")[0] == "valkey":
+            return (
+                f" gives {term!r} in CONNECTION_POOL_KWARGS an object of the package valkey; "
+                f"locks connect through redis-py, and can't use it. {AN_ENTRY_APART}"
+            )
+    urls = [re.sub("^valkey(s?)://", r"redis\1://", url) for url in _urls(where)]
+    return _own_pools(urls, {term: options[term] for term in _ALIKE if term in options}, using)
+
+
+_own: dict[int, PoolsOfAlias] = {}
+"""The pools that are not those of a cache, by what they were made from."""
+
+
+def _own_pools(urls: list[str], options: dict[str, Any], using: str) -> Pools | str:
+    if not readable(urls[:1]):
+        return f"['LOCATION'] {UNREADABLE}."
+    made_from = hash(repr((urls[0], options)))
+    if (known := _own.get(made_from)) is not None:
+        return known
+    factory = SentinelConnectionFactory if "SENTINELS" in options else ConnectionFactory
+    return _own.setdefault(made_from, PoolsOfAlias(using, urls[:1], factory(options), made_from))
+
+
+def _urls(where: Any) -> list[str]:
+    """Read a LOCATION as Django does."""
+    return re.split("[;,]", where) if isinstance(where, str) else list(where or [""])
+
+
+def _in_memory() -> Pools:
+    if settings.DEBUG:
+        return _memory()
+    raise ImproperlyConfigured(
+        f"USING is {MEMORY!r}, and DEBUG is off: locks in the memory of one process exclude no "
+        f"other process. Write an alias of CACHES that leads to a Redis. In tests, use "
+        f"locks_in_memory() of django_redislock.testing."
+    )
+
+
+@cache
+def _memory() -> Pools:
+    if not installed():
+        raise ImproperlyConfigured(f"USING is {MEMORY!r}, which needs {NEEDED}")
+    return PoolsInMemory(f"memory:{MEMORY}", MEMORY)
+
+
+forget_memory = _memory.cache_clear
+
+
+def _backend(using: str) -> Any:
+    try:
+        return caches[using]
+    except InvalidCacheBackendError as error:
+        if using in settings.CACHES:  # the alias is there, and its backend can't be imported
+            raise ImproperlyConfigured(f"CACHES[{using!r}]: {error}") from error
+        raise no_alias(using) from None
+
+
+def no_alias(using: str) -> ImproperlyConfigured:
+    aliases = ", ".join(map(repr, settings.CACHES))
+    return ImproperlyConfigured(
+        f"CACHES has no alias {using!r} for locks; it has {aliases}. Write one of them in using= "
+        f"or in REDISLOCK['USING']."
+    )
+
+
+def _twin(using: str) -> str:
+    """Return why an alias can't be used beside another one; "": there is no such alias.
+
+    django-redis keeps one pool for each LOCATION, and the alias that is used first decides on
+    its database and user. Locks of another alias would silently go to the wrong place.
+    """
+    entries = settings.CACHES
+    mine = entries.get(using, {})  # another thread may override the settings at this moment
+    for other, entry in entries.items():
+        same = all(entry.get(key) == mine.get(key) for key in ("BACKEND", "LOCATION"))
+        if other != using and same and _way_in(entry) != _way_in(mine):
+            return (
+                f" and CACHES[{other!r}] have the same LOCATION and differ in the database, the "
+                f"user or the sentinels that their OPTIONS name. django-redis shares one pool "
+                f"between them, and the alias that is used first decides for both: write the "
+                f"database and the user into the URLs in LOCATION."
+            )
+    return ""
+
+
+def _way_in(entry: dict[str, Any]) -> list[Any]:
+    """Return the options of an entry of CACHES that decide where it leads, and as whom."""
+    options = entry.get("OPTIONS", {})
+    pool = options.get("CONNECTION_POOL_KWARGS", {})
+    names = ("USERNAME", "PASSWORD", "SENTINELS", "SENTINEL_KWARGS", "CONNECTION_FACTORY")
+    kwargs = ("db", "username", "password", "host", "port", "path", "credential_provider")
+    return [options.get(name) for name in names] + [pool.get(name) for name in kwargs]
+
+
+VERSION = (7, 4)
+"""The version of Redis that fakeredis stands in for."""
+NEEDED = 'fakeredis with Lua: pip install "django-redislock[testing]"'
+
+
+def installed() -> bool:
+    """Return whether there is what a server in memory needs."""
+    return bool(find_spec("fakeredis") and find_spec("lupa"))
+
+
+class PoolsInMemory:
+    """Pools to a server of its own, which is gone with this object."""
+
+    clustered = False
+
+    def __init__(self, address: str, using: str) -> None:
+        from fakeredis import FakeServer
+
+        self.address = address
+        self.where = f"the memory of this process, {using}"
+        self.server = FakeServer(version=VERSION)
+        self._options: dict[str, Any] = {
+            "server": self.server,
+            "version": VERSION,
+            "server_type": "redis",
+            "lua_modules": None,
+        }
+        self._shared = self.background()
+
+    def shared(self) -> Pool:
+        return self._shared
+
+    def background(self) -> Pool:
+        from fakeredis import FakeRedis, FakeRedisConnection
+
+        kind = {"connection_class": FakeRedisConnection, "client_class": FakeRedis}
+        return redis.ConnectionPool(**self._options | kind)
+
+    def for_loop(self) -> AsyncPool:
+        from fakeredis.aioredis import FakeAsyncRedisConnection
+
+        kind = {"connection_class": FakeAsyncRedisConnection}
+        return Multiplexed(aioredis.ConnectionPool(**self._options | kind))
