@@ -44,7 +44,6 @@ from .condition import Condition, matches, validate_pattern
 
 P = TypeVar("P", bound=Pools)
 
-SCRIPT = ports.BasePort.script
 PRIMITIVES = [(kind, kind._primitive) for kind in (Lock, RecordedLock)]
 
 
@@ -64,8 +63,9 @@ class StandIns(Generic[P]):
         return made or self._pools.setdefault(alias, self._make(self._addresses + alias, alias))
 
     @contextmanager
-    def in_place(self, script: Callable[..., Any] = SCRIPT) -> Iterator[None]:
-        """Send locks here and let `script` run their scripts, whatever is around this."""
+    def in_place(self, script: Callable[..., Any] | None = None) -> Iterator[None]:
+        """Send locks here and let `script` run their scripts, whatever is around this. None: the
+        servers run them."""
         before = self.leases
         with (
             leading_to(self.pools_of),
@@ -97,9 +97,9 @@ class StandIns(Generic[P]):
                     watchdog.forget(lease._claim)
 
 
-def answering(script: Callable[..., Any]) -> Any:
-    """Let ports run their scripts by this method."""
-    return mock.patch.object(ports.BasePort, "script", script)
+def answering(script: Callable[..., Any] | None) -> Any:
+    """Let ports run their scripts by this function."""
+    return mock.patch.object(ports, "stand_in", script)
 
 
 @contextmanager
@@ -302,7 +302,7 @@ def _busy(pattern: str, holder: Holder) -> Iterator[None]:
 def _elsewhere(locks: Sequence[str | Lock]) -> Iterator[None]:
     taken = [Lock(lock) if isinstance(lock, str) else lock for lock in locks]
     with ExitStack() as stack:
-        if not configured() or ports.BasePort.script is not SCRIPT:
+        if not configured() or ports.stand_in is not None:
             for lock in taken:
                 for name in _names(lock):
                     stack.enter_context(_busy(name, _holder_of("")))

@@ -15,16 +15,16 @@ import pytest
 
 from django_redislock.testing import locks_in_memory
 from django_redislock.testing.memory import _memory
-from django_redislock.testing.stubs import SCRIPT
 from django_redislock.transport import ports
 
 calls = 0
+_script = ports.BasePort.script
 
 
 async def counted(*script: Any) -> Any:
     global calls
     calls += 1
-    return await SCRIPT(*script)
+    return await _script(*script)
 
 
 class Client(fakeredis.FakeRedis):  # type: ignore[misc]

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from inspect import getsource
 from typing import Any
 
 import pytest
+from django.core.cache import caches
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import BaseCommand, CommandError, call_command
 from django.http import HttpResponse
 from django.test import TestCase
+from redis import ConnectionError as RedisConnectionError
 from redis import Redis
 
 from devtools.redis_server import RedisServer
@@ -47,7 +49,7 @@ from django_redislock.testing import (
     locks_in_memory,
     redis_unavailable,
 )
-from django_redislock.testing.stubs import SCRIPT, _grant
+from django_redislock.testing.stubs import _grant
 from django_redislock.transport import ports
 from django_redislock.transport.server import server_of
 from django_redislock.views import lock_view
@@ -169,9 +171,10 @@ class TestFree:
         cache = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": redis_server.url}
         settings.CACHES = {"default": cache}
         asked: list[str] = []
+        real = ports.BasePort.script
 
         async def compare(self: Any, script: str, keys: Any, args: Any) -> Any:
-            answer = await SCRIPT(self, script, keys, args)
+            answer = await real(self, script, keys, args)
             asked.append(script)
             granted = await _grant(self, script, keys, args)
             said = (
@@ -300,6 +303,31 @@ class TestUnavailable:
             watchdog(server_of("default")).settle(0.2)  # it tries in vain
         other = lock.acquire(wait=PATIENCE)
         other.release()
+
+    @pytest.mark.parametrize("which", ["lock", "of the client", "redlock"])
+    def test_connections_that_are_there(self, settings: Any, which: str) -> None:
+        """No request goes out, over whichever connection an earlier one has left."""
+        with ExitStack() as stack:
+            number = 3 if which == "redlock" else 1
+            urls = [stack.enter_context(RedisServer()).url for _ in range(number)]
+            settings.CACHES = {
+                "default" if at == 0 else f"other {at}": {
+                    "BACKEND": "django_redislock.cache.RedisCache",
+                    "LOCATION": url,
+                }
+                for at, url in enumerate(urls)
+            }
+            lock: Any
+            if which == "redlock":
+                lock = Redlock("invoice:42", using=[*settings.CACHES])
+            else:
+                lock = redis_lock("invoice:42") if which == "lock" else caches["default"].lock("a")
+            for _ in range(2):
+                with lock:
+                    pass
+            raised = RedisConnectionError if which == "of the client" else LockUnavailable
+            with redis_unavailable(), pytest.raises(raised), lock:
+                pass
 
 
 class TestViews:
