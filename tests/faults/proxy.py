@@ -204,6 +204,12 @@ class Proxy:
     def mend(self) -> None:
         self._cut = False
 
+    def heal(self) -> None:
+        """Pass everything on from now on."""
+        self.mend()
+        for rule in self._rules:
+            rule.let_go()
+
     def cut_subscribers(self) -> None:
         """Reset the connections that have subscribed; new ones get through."""
         self.soon(lambda: [_reset(writer) for writer in self.subscribers])
