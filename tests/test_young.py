@@ -26,6 +26,7 @@ from django_redislock import (
 )
 from django_redislock.lease import claims
 from django_redislock.lease.register import Register, held_by, register
+from django_redislock.lease.watchdog import watchdog
 from django_redislock.transport.ports import AsyncPort, SyncPort
 from django_redislock.transport.server import server_of
 from tests.waiting import PATIENCE, eventually
@@ -170,6 +171,19 @@ def test_the_server_has_forgotten_the_first(
         redis.delete("redislock:{job}")
         with ThreadPoolExecutor(1) as threads:
             threads.submit(second).result(PATIENCE)
+
+
+def test_what_an_exception_has_left_there(watched: Register) -> None:
+    """It came before all names were struck out. The next look does that, once."""
+    with MultiLock(["job", "other"]) as lease:
+        name = "redislock:{other}"
+        young = watched.young[name]
+    watched.young[name] = young
+    its = watchdog(server_of("default"))
+    its.wake()
+    eventually(lambda: not watched.young)
+    assert not watched.leases()
+    assert lease.state == LeaseState.RELEASED
 
 
 class Meanwhile(dict[str, Any]):

@@ -109,7 +109,7 @@ class Lease(Entered):
         lifetime.holds = Holds(self._first)
         lifetime = self._whole.setdefault("", lifetime)
         self._holds, self._lifetime = lifetime.holds, lifetime
-        if not self._ended:
+        if not (self._ended or lifetime.closing):
             self._watchdog.watch(lifetime, lifetime.holds.holder)
         if self._ended:  # before, or since that line
             lifetime.closing = True

@@ -58,25 +58,27 @@ class Register:
         claim = lease._claim
         if self.young.setdefault(claim.keys.lock, lease) is not lease:
             lease._complete()
+            return
         for its in claim.keys.parts:
             self.young.setdefault(its.lock, lease)
 
     def remove_young(self, claim: Claim) -> bool:
         """Note that the lease of a claim is not young any more. Return False if it was not."""
-        key = claim.keys.lock
+        done = self._strike_young(claim.keys.lock, claim)
+        for its in claim.keys.parts:
+            self._strike_young(its.lock, claim)
+        return done
+
+    def _strike_young(self, key: str, claim: Claim) -> bool:
         lease = self.young.get(key)
         if lease is None or lease._claim is not claim:
             return False
         lease = self.young.pop(key, None)
-        if lease is None or lease._claim is not claim:
-            # Another thread was faster, and perhaps the next lease is here already.
-            if lease is not None:
-                self.add_young(lease)
-            return False
-        for its in claim.keys.parts:
-            if self.young.get(its.lock) is lease:
-                self.young.pop(its.lock, None)
-        return True
+        if lease is None or lease._claim is claim:
+            return lease is not None
+        # Another thread was faster, and the next lease is here already.
+        self.add_young(lease)
+        return False
 
     def complete_all(self) -> None:
         """Take notice of all leases."""

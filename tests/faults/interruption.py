@@ -78,6 +78,7 @@ class _Interrupter:
         self._number = self._seen = 0
         self._error: BaseException = Interrupted()
         self._place: Place | None = None
+        self._in_a_finalizer = False
 
     def __enter__(self) -> Self:
         return self
@@ -89,7 +90,8 @@ class _Interrupter:
         """None: there are not so many places."""
         self._number, self._seen = number, 0
         raised = self._error = kind("from outside")
-        self._place, instead = None, "nothing"
+        self._place, self._in_a_finalizer, instead = None, False, "nothing"
+        self._report, sys.unraisablehook = sys.unraisablehook, self._unraisable
         try:
             self._watching(act, number)
         except BaseException as error:
@@ -97,9 +99,19 @@ class _Interrupter:
                 raise
             instead = "" if error is raised else repr(error)
         finally:
+            sys.unraisablehook = self._report
             self._error = Interrupted()
         place: Place | None = self._place
-        return None if place is None else place._replace(instead=instead or None)
+        if place is None:
+            return None
+        return place._replace(instead=None if self._in_a_finalizer else instead or None)
+
+    def _unraisable(self, report: sys.UnraisableHookArgs) -> None:
+        """Whoever raises in what a finalizer calls, interrupts nobody else."""
+        if report.exc_value is self._error:
+            self._in_a_finalizer = True
+        else:
+            self._report(report)
 
     def _watching(self, act: Callable[[int], object], number: int) -> None:
         raise NotImplementedError
@@ -241,9 +253,11 @@ def every_place(
     kinds: Sequence[Kind] = (Interrupted,),
     every: int = 1,
     folders: Sequence[str] = (OURS,),
+    before: Callable[[], object] = int,
 ) -> Iterator[Place]:
     """Call `act(number)` again and again, and interrupt it at one place after the other, or at
-    `every` so many; by one kind of exception after the other.
+    `every` so many; by one kind of exception after the other. Call `before` first each time, so
+    that it goes the same way although the last exception has cost a connection.
 
     Only the first exception is raised: what it sets off goes on to its end. Ends when `act` has,
     without being interrupted.
@@ -252,6 +266,7 @@ def every_place(
     make = _Stepper if sys.version_info < (3, 12) else _Monitor
     with make(folders) as interrupter:
         for turn in count():
+            before()
             place = interrupter.run(act, 1 + turn * every, kinds[turn % len(kinds)])
             if place is None:
                 return

@@ -94,7 +94,12 @@ def view(name: str) -> None:
         closer()
 
 
-BLOCKS: list[Operation] = [temporary, kept, function, generator, nested, view]
+def several(name: str) -> None:
+    with MultiLock([name, f"{name} too"]):
+        pass
+
+
+BLOCKS: list[Operation] = [temporary, kept, function, generator, nested, several, view]
 
 # All else.
 
@@ -152,11 +157,6 @@ def writing(name: str) -> None:
     """And reading only, from the middle of it on."""
     with ReadWriteLock(name).write() as lease:
         lease.downgrade()
-
-
-def several(name: str) -> None:
-    with MultiLock([name, f"{name} too"]):
-        pass
 
 
 def timestamp(name: str) -> None:
@@ -272,7 +272,6 @@ OPERATIONS: list[Operation] = [
     semaphore,
     reading,
     writing,
-    several,
     timestamp,
     migrating,
     only_once,

@@ -6,12 +6,14 @@ import gc
 import threading
 from collections.abc import Container, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 from django.db import connection
 from redis import Redis
 
 from django_redislock import Lease, LeaseState, LockError, current_lease, redis_lock
+from django_redislock.lease.register import register
 from django_redislock.lease.watchdog import watchdog
 from django_redislock.settings import conf
 from django_redislock.transport.inbox import BACKGROUND, Inbox
@@ -114,6 +116,8 @@ def nothing_remains(redis: Redis, places: dict[str, Place]) -> None:
         assert (places[name].function, places[name].kind) == ("Entered.__exit__", BEGINNING)
     kept_locks.clear()
     eventually(lambda: not living(places))
+    # One that stays there keeps its lease alive, and the watchdog busy.
+    eventually(lambda: not register(server_of("default")).young, within=5)
     with pytest.raises(LockError):
         current_lease()
     for name in left(redis, places):
@@ -127,7 +131,12 @@ def nothing_remains(redis: Redis, places: dict[str, Place]) -> None:
 def interrupted(operation: Operation, kinds: Sequence[Kind], every: int) -> dict[str, Place]:
     """Do it again and again, each time interrupted at another place; by the names of locks."""
     operation("warm up")
-    places = every_place(lambda number: operation(f"job {number}"), kinds=kinds, every=every)
+    places = every_place(
+        lambda number: operation(f"job {number}"),
+        kinds=kinds,
+        every=every,
+        before=partial(temporary, "warm up"),
+    )
     return {lock_of(operation, f"job {place.number}"): place for place in places}
 
 
