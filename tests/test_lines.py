@@ -9,6 +9,7 @@ import select
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
@@ -38,7 +39,7 @@ from django_redislock.transport.loans import lines_of
 from django_redislock.transport.protocol import short_answer
 from django_redislock.transport.server import server_of
 from tests.faults.caches import caches as at
-from tests.faults.interruption import KINDS, OURS, every_place
+from tests.faults.interruption import KINDS, OURS, Interrupted, every_place
 from tests.lines import missing, taken
 from tests.waiting import PATIENCE, eventually
 
@@ -430,6 +431,31 @@ def test_interruptions_leave_nothing_behind(
     places.clear()
     kept.clear()
     gc.collect()  # while its warnings are ignored
+
+
+class _InterruptedBehind(deque[Any]):
+    def append(self, line: Any) -> None:
+        super().append(line)
+        del line
+        raise Interrupted
+
+
+def test_what_is_kept_keeps_no_line(
+    pool: ConnectionPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An exception that is kept, with its traceback, came when the line was put back. When another
+    one comes as the line is taken, nobody has it, and a lender ends it."""
+    ask(pool)
+    lines = lines_of(pool)
+    idle = _InterruptedBehind(lines._idle)
+    lines._idle.clear()
+    monkeypatch.setattr(lines, "_idle", idle)
+    with pytest.raises(Interrupted) as kept:
+        ask(pool)
+    idle.clear()
+    assert missing(pool) == 1
+    eventually(lambda: not missing(pool))
+    assert kept.value.__traceback__ is not None
 
 
 def test_a_connection_that_was_closed_is_made_again(pool: ConnectionPool, redis: Redis) -> None:

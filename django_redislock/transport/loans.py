@@ -258,7 +258,9 @@ class Lines:
                 else:
                     self.put(line)
         except BaseException:
-            self.leave(line, args)
+            if line.user is args:  # it came from outside, before the line was put back
+                self.drop(line)
+            del line  # the traceback may be kept for long
             raise
 
     async def exchange(self, its: Sendable, _: Terms, until: float) -> Any:
