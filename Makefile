@@ -11,13 +11,13 @@ PARALLEL := -n auto --dist worksteal
 RUN := $(VENV)/bin/python
 INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo tour test check fix lint coverage torture fleet model peers bench screenshots
+.PHONY: help demo tour test check fix lint coverage torture fleet model peers bench bench-quick screenshots
 .DEFAULT_GOAL := help
 # pip can't run twice in one environment.
 .NOTPARALLEL:
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
 
 demo: $(VENV)/.server ## the example project, with a Redis of its own; on a terminal, then the tour
 	$(RUN) example_project/manage.py demo $(ARGS)
@@ -72,6 +72,9 @@ peers: $(VENV)/.peers ## scenarios and torture beside other libraries, into docs
 
 bench: $(VENV)/.bench ## what a lock costs, beside others, into docs/benchmarks.md and docs/capacity.md; a quarter of an hour
 	$(RUN) -m benchmarks $(ARGS)
+
+bench-quick: $(VENV)/.bench ## the targets of the locks in three minutes, beside those of docs/benchmarks.md
+	$(RUN) -m benchmarks quick
 
 screenshots: $(VENV)/.test ## the pictures in docs/images; needs chromium
 	$(RUN) -m pytest tests/browser/screenshots.py $(ARGS)

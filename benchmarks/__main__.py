@@ -4,6 +4,7 @@
     python -m benchmarks contended             only this part, then report
     python -m benchmarks report                tables and pictures of what is recorded, no more
     python -m benchmarks contended --smoke     does it run at all? Prints, and records nothing
+    python -m benchmarks quick                 the targets of the locks, in three minutes; prints
     python -m benchmarks recovery              the times in docs/promises.md, by tests of faults
 
 Without hiredis, matplotlib or the other libraries (the dependency groups `peers` and `bench`), it
@@ -57,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("parts", nargs="*", help=f"{', '.join(PARTS)}; report; recovery")
+    parser.add_argument("parts", nargs="*", help=f"{', '.join(PARTS)}; report; quick; recovery")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--cycles", type=int, default=500, help="of a free lock, in each turn")
     parser.add_argument("--seconds", type=float, default=0.35, help="of a turn of few who wait")
@@ -68,6 +69,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         from . import recovery
 
         recovery.write()
+        return
+    if given.parts == ["quick"]:
+        from . import quick
+
+        quick.show()
         return
     unknown = set(given.parts) - {*PARTS, "report"}
     if unknown:

@@ -6,8 +6,9 @@ Waiters are threads of one process, tasks of one event loop, or processes; "lone
 with a single waiter beside another with all the rest. The floor is a token in a list, which is all
 that Redis needs for this: BLPOP takes it, RPUSH puts it back, and who dies with it takes it along.
 
-All go through django-redis, or redis.asyncio, each contestant in a database of its own: so the
-server can tell whose connections are whose. The clock is one that all processes share.
+The floor goes over plain sockets, all others through django-redis, or redis.asyncio. Each has a
+database of its own: so the server can tell whose connections are whose. The clock is one that all
+processes share.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from .crowd import (
     ASYNC,
     EXPIRES,
     FLOOR,
+    HANDOFF,
+    LIBRARY,
     OURS,
     PEER,
     POLLING,
@@ -51,7 +54,7 @@ from .harness import (
     url,
 )
 
-DATABASES = {FLOOR: 1, OURS: 2, PEER: 3, POLLING: 4}
+DATABASES = {FLOOR: 1, OURS: 2, PEER: 3, POLLING: 4, LIBRARY: 5}
 
 
 def measure(*, rounds: int, seconds: float, waiters: list[int]) -> list[Row]:
@@ -67,7 +70,7 @@ def measure(*, rounds: int, seconds: float, waiters: list[int]) -> list[Row]:
 def all_cases(*, rounds: int, seconds: float, crowds: list[int]) -> list[Row]:
     rows: list[Row] = []
     with private_server() as server:
-        django_project(default=url(server), **{t: url(server, d) for t, d in DATABASES.items()})
+        _project(server)
         for kind in ("threads", "processes", "tasks"):
             for thinking in (False, True):
                 for waiters in crowds:
@@ -79,6 +82,30 @@ def all_cases(*, rounds: int, seconds: float, crowds: list[int]) -> list[Row]:
     return rows
 
 
+def quick(*, rounds: int, seconds: float) -> list[Row]:
+    """Measure the cases for whose handoff there is a target."""
+    return in_child(
+        "benchmarks.contended:quick_cases",
+        hiredis=parsers()[0],
+        rounds=rounds,
+        seconds=seconds,
+    )
+
+
+def quick_cases(*, rounds: int, seconds: float) -> list[Row]:
+    rows: list[Row] = []
+    with private_server() as server:
+        _project(server)
+        for kind, waiters in HANDOFF:
+            case = {"kind": kind, "waiters": waiters, "thinking": False}
+            measure_case(rows, server, case, rounds, seconds)
+    return rows
+
+
+def _project(server: Any) -> None:
+    django_project(default=url(server), **{t: url(server, d) for t, d in DATABASES.items()})
+
+
 def measure_case(
     rows: list[Row], server: Any, case: dict[str, Any], rounds: int, seconds: float
 ) -> None:
@@ -88,7 +115,8 @@ def measure_case(
     shares = one_process.get(kind, [1] * waiters)
     contestants = [title for title in (ASYNC if kind == "tasks" else SYNC) if available(title)]
     if thinking or kind == "lone" or waiters not in (8, 128):
-        contestants.remove(POLLING)  # Its waiters starve, which soon shows.
+        # The waiters of one starve, which soon shows; the other is the floor with more overhead.
+        contestants = [one for one in contestants if one not in (POLLING, LIBRARY)]
     think = 2 * SECTION * waiters if thinking else 0.0
     seconds *= max(1.0, waiters / 50)  # Enough for several turns of each.
     meter = Meter(server)
@@ -121,8 +149,8 @@ def play(
 ) -> tuple[dict[str, float], list[int]]:
     """Return one turn of a contestant: its figures, and how often each waiter was served."""
     name = f"crowd:{random.getrandbits(64):x}"
-    if title == FLOOR:
-        with Redis.from_url(url(meter.server, DATABASES[FLOOR])) as redis:
+    if title in (FLOOR, LIBRARY):
+        with Redis.from_url(url(meter.server, DATABASES[title])) as redis:
             redis.rpush(name, "token")
     meter.start()
     start = time.monotonic() + 0.02 + 0.001 * len(shares)

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import multiprocessing
 import random
+import socket
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -26,9 +27,19 @@ except ImportError:
     python_redis_lock = None
 
 OURS = "redis_lock"
-FLOOR = "BLPOP"
+FLOOR = "BLPOP on a socket"
+LIBRARY = "BLPOP by redis-py"
 PEER = "python-redis-lock"
 POLLING = "redis-py Lock"
+
+HANDOFF = {
+    ("threads", 8): 2.6,
+    ("threads", 128): 2.8,
+    ("processes", 8): 3.0,
+    ("processes", 32): 3.5,
+    ("tasks", 8): 2.2,
+}
+"""A handoff, in relation to that of a token in a list, of so many waiters."""
 
 SECTION = 0.001
 """Seconds."""
@@ -60,7 +71,60 @@ class Turn(NamedTuple):
 # The contestants: the work of a waiter.
 
 
+def _packed(*words: str) -> bytes:
+    text = "".join(f"${len(word)}\r\n{word}\r\n" for word in words)
+    return f"*{len(words)}\r\n{text}".encode()
+
+
 class Floor:
+    """A token in a list, without a client library."""
+
+    def __init__(self, client: Any, name: str) -> None:
+        self.at: dict[str, Any] = client.connection_pool.connection_kwargs
+        self.select = _packed("SELECT", str(self.at["db"]))
+        self.take, self.put = _packed("BLPOP", name, "0"), _packed("RPUSH", name, "token")
+        self.socket: socket.socket | None = None
+
+    def acquire(self) -> None:
+        if self.socket is None:
+            self.socket = socket.create_connection((self.at["host"], self.at["port"]))
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._ask(self.select, b"\r\n")
+        self._ask(self.take, b"token\r\n")
+
+    def release(self) -> None:
+        self._ask(self.put, b"\r\n")
+
+    def _ask(self, request: bytes, end: bytes) -> None:
+        assert self.socket is not None
+        self.socket.sendall(request)
+        answer = b""
+        while not answer.endswith(end):
+            answer += self.socket.recv(256)
+
+
+class AsyncFloor(Floor):
+    streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def acquire(self) -> None:
+        if self.streams is None:
+            self.streams = await asyncio.open_connection(self.at["host"], self.at["port"])
+            await self._ask(self.select, b"\r\n")
+        await self._ask(self.take, b"token\r\n")
+
+    async def release(self) -> None:
+        await self._ask(self.put, b"\r\n")
+
+    async def _ask(self, request: bytes, end: bytes) -> None:
+        assert self.streams is not None
+        reader, writer = self.streams
+        writer.write(request)
+        await reader.readuntil(end)
+
+
+class Library:
+    """The same through redis-py."""
+
     def __init__(self, client: Any, name: str) -> None:
         self.client, self.name = client, name
 
@@ -71,7 +135,7 @@ class Floor:
         self.client.rpush(self.name, "token")
 
 
-class AsyncFloor(Floor):
+class AsyncLibrary(Library):
     async def acquire(self) -> None:
         await self.client.blpop(self.name, 0)
 
@@ -130,8 +194,19 @@ class AsyncPolling(Polling):
         await self.lock.release()
 
 
-SYNC: dict[str, Any] = {FLOOR: Floor, OURS: Ours, PEER: Peer, POLLING: Polling}
-ASYNC: dict[str, Any] = {FLOOR: AsyncFloor, OURS: AsyncOurs, POLLING: AsyncPolling}
+SYNC: dict[str, Any] = {
+    FLOOR: Floor,
+    LIBRARY: Library,
+    OURS: Ours,
+    PEER: Peer,
+    POLLING: Polling,
+}
+ASYNC: dict[str, Any] = {
+    FLOOR: AsyncFloor,
+    LIBRARY: AsyncLibrary,
+    OURS: AsyncOurs,
+    POLLING: AsyncPolling,
+}
 
 
 def available(title: str) -> bool:
@@ -186,11 +261,14 @@ def obey(pipe: Connection, inherited: list[Connection]) -> None:
 
 _runner: asyncio.Runner | None = None
 _async_clients: dict[str, Any] = {}
+_kept: Any = None
+"""The waiters of the last turn, so that their connections are there to be counted."""
 
 
 def crowd(turn: Turn, first: int, size: int) -> dict[str, Any]:
     """The waiters of one process; `first` is the number of its first one."""
-    global _runner
+    global _runner, _kept
+    _kept = None
     cpu = time.process_time()
     spans: list[list[Span]] = [[] for _ in range(size)]
     dice = [random.Random(first + number) for number in range(size)]
@@ -199,7 +277,7 @@ def crowd(turn: Turn, first: int, size: int) -> dict[str, Any]:
         _runner.run(_tasks(turn, spans, dice))
     else:
         client = get_redis_connection(turn.title)
-        locks = [SYNC[turn.title](client, turn.name) for _ in spans]
+        locks = _kept = [SYNC[turn.title](client, turn.name) for _ in spans]
         with ThreadPoolExecutor(size) as threads:  # No waiter is done before all have begun.
             list(threads.map(partial(_wait, turn), locks, spans, dice))
     return {"spans": spans, "cpu": time.process_time() - cpu}
@@ -243,7 +321,8 @@ async def _tasks(turn: Turn, spans: list[list[Span]], dice: list[random.Random])
             if turn.think:
                 await asyncio.sleep(die.uniform(0, turn.think))
 
-    locks = [ASYNC[title](_async_clients[title], turn.name) for _ in spans]
+    global _kept
+    locks = _kept = [ASYNC[title](_async_clients[title], turn.name) for _ in spans]
     await asyncio.gather(*map(wait, locks, spans, dice))
 
 

@@ -2,15 +2,18 @@
 and what works under a lock: `once`, `single_flight` and `lock_view`.
 
 A cycle is acquire and release, each time with a new name, beside the same two plain commands as in
-`uncontended`. A Redlock asks three servers, which share the core of the server here.
+`uncontended`. A Redlock asks three servers, which share the core of the server here. And a usual
+lock in processes that are not usual: one that listens to messages, and one with many `LOCKS`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
-from itertools import count
+from itertools import count, product
 from typing import Any
+
+from devtools.bytecodes import listen
 
 from .harness import Meter, Row, add, in_child, parsers, pin, private_server, say, turns, url
 from .uncontended import FLOOR, OURS, Cycle, contestants, spent
@@ -19,34 +22,50 @@ REDLOCK = "Redlock of three servers"
 SHARED = ["Semaphore", "ReadWriteLock, reading", "ReadWriteLock, writing"]
 MULTI = "MultiLock of two names"
 ONCE, FLIGHT, VIEW = "once", "single_flight", "lock_view"
+LISTENING, LISTED = "that listens to messages", "with 200 LOCKS, 50 of them patterns"
+PROCESSES = ["", LISTENING, LISTED]
+"""The usual one comes first."""
 
 
 def measure(*, rounds: int, cycles: int) -> list[Row]:
     rows: list[Row] = []
-    for cores in ("one", "two"):
-        say(f"kinds, cores: {cores}")
+    for cores, process in product(("one", "two"), PROCESSES):
+        say(f"kinds, cores: {cores}, a process {process or 'as usual'}")
         rows += in_child(
             "benchmarks.kinds:free",
             hiredis=parsers()[0],
-            cores=cores,
+            case={"cores": cores, "process": process},
             rounds=rounds,
             cycles=cycles,
         )
     return rows
 
 
-def free(*, cores: str, rounds: int, cycles: int) -> list[Row]:
+def free(*, case: dict[str, Any], rounds: int, cycles: int) -> list[Row]:
     rows: list[Row] = []
     numbers = count()
     with ExitStack() as stack:
-        server = stack.enter_context(private_server(cores))
+        server = stack.enter_context(private_server(case["cores"]))
         others = [stack.enter_context(_beside(server)) for _ in range(2)]
         meter = Meter(server)
         competing = dict(contestants(server, b=url(others[0]), c=url(others[1])))
-        competing = {title: competing[title] for title in (OURS, FLOOR)} | dict(_of_kinds())
+        competing = {title: competing[title] for title in (OURS, FLOOR)}
+        if case["process"] == LISTENING:
+            listen()
+        elif case["process"] == LISTED:
+            _list_locks()
+        else:
+            competing |= dict(_of_kinds())
         for title, cycle in turns([*competing.items()], rounds):
-            add(rows, {"cores": cores}, title, spent(meter, cycle, numbers, cycles))
+            add(rows, case, title, spent(meter, cycle, numbers, cycles))
     return rows
+
+
+def _list_locks() -> None:
+    from django.test import override_settings
+
+    locks = {f"order-{n}:*" if n < 50 else f"order-{n}": {"TTL": 30 + n} for n in range(200)}
+    override_settings(REDISLOCK={"LOCKS": locks}).enable()
 
 
 def _beside(server: Any) -> Any:

@@ -144,8 +144,9 @@ def crowds(record: Record) -> str:
 
 
 def _crowd(rows: list[Row]) -> str:
-    head = ["waiters", "", "sections per second", "× BLPOP", "handoff, ms", "median wait, ms"]
-    head += ["longest ÷ median wait", "Jain index", "requests per section", "connections"]
+    head = ["waiters", "", "sections per second", "× BLPOP", "handoff, ms", "÷ BLPOP's"]
+    head += ["median wait, ms", "longest ÷ median wait", "Jain index", "requests per section"]
+    head += ["client CPU, µs", "server CPU, µs", "connections"]
     lines = [head]
     for row in rows:
         floor = find(rows, crowd.FLOOR, **row["case"])
@@ -157,15 +158,22 @@ def _crowd(rows: list[Row]) -> str:
                 shown(row["contestant"]),
                 f"{median(row, speed):.0f}",
                 f"{ratio(row, floor, speed):.2f}",
-                milli(median(row, "handoff")),
+                _spread(row, "handoff"),
+                f"{ratio(row, floor, 'handoff'):.2f}",
                 f"{median(row, 'wait_median') * 1e3:.1f}",
                 f"{ratio_within(row):.1f}",
                 f"{median(row, 'jain'):.3f}",
                 f"{median(row, 'requests'):.2f}",
+                *(micro(median(row, name)) for name in ("client_cpu", "server_cpu")),
                 f"{max(row['values']['connections']):.0f}",
             ]
         )
     return table(lines)
+
+
+def _spread(row: Row, value: str) -> str:
+    _, low, high = quartiles(row, value)
+    return f"{milli(median(row, value))} ({milli(low)}–{milli(high)})"
 
 
 def ratio_within(row: Row) -> float:
@@ -215,14 +223,17 @@ def others(record: Record) -> str:
 def kinds(record: Record) -> str:
     lines = [["acquire and release, µs, ÷ plain", *WHERE.values(), "round trips of a server"]]
     for row in rows_of(record, cores="one"):
-        title = row["contestant"]
+        title, process = row["contestant"], row["case"]["process"]
+        if process and title == uncontended.FLOOR:
+            continue
         cells = []
         for cores in WHERE:
-            rows = rows_of(record, cores=cores)
+            rows = rows_of(record, cores=cores, process=process)
             [same] = (its for its in rows if its["contestant"] == title)
             slower = ratio(same, plain_of(rows))
             cells.append(f"{micro(median(same, 'seconds'))}, {slower:.2f}")
-        lines.append([shown(title), *cells, f"{median(row, 'round_trips'):.0f}"])
+        where = f", in a process {process}" if process else ""
+        lines.append([f"{shown(title)}{where}", *cells, f"{median(row, 'round_trips'):.0f}"])
     return f"{conditions(record)}\n\n{table(lines)}"
 
 

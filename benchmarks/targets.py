@@ -38,8 +38,6 @@ class Seen(NamedTuple):
 
 ASYNCIO = {1: 0.7, 50: 0.3, 128: 0.25}
 """By the number of tasks."""
-HANDOFF = {"threads": 2.0, "processes": 3.0, "tasks": 1.8}
-"""A handoff, in relation to that of a token in a list, of eight waiters or more."""
 
 
 def text(record: Record, *figures: Iterator[Seen]) -> str:
@@ -114,9 +112,8 @@ def _crowd(record: Record, us: Row) -> Iterator[Seen]:
         handoff = ratio(us, peer, "handoff")
         yield Seen("handoff, ÷ python-redis-lock's", 1.0, handoff, where)
     floor = find(record["rows"], crowd.FLOOR, **case)
-    if floor and case["waiters"] >= 8:
-        what = f"handoff of {case['kind']}, ÷ BLPOP's"
-        yield Seen(what, HANDOFF[case["kind"]], ratio(us, floor, "handoff"), where)
+    if floor and (bound := crowd.HANDOFF.get((case["kind"], case["waiters"]))):
+        yield Seen(f"handoff of {where}, ÷ BLPOP's", bound, ratio(us, floor, "handoff"), "")
     yield Seen("longest ÷ median wait", 2, ratio_within(us), where)
     yield Seen("Jain index", -0.99, median(us, "jain"), where)
     yield Seen("requests per section", 3, median(us, "requests"), where)
@@ -138,7 +135,8 @@ def _speed(record: Record, us: Row, how: str) -> Iterator[Seen]:
 def kinds(record: Record) -> Iterator[Seen]:
     """The targets of `kinds`."""
     for cores, place in WHERE.items():
-        named = {row["contestant"]: row for row in rows_of(record, cores=cores)}
+        rows = rows_of(record, cores=cores, process="")
+        named = {row["contestant"]: row for row in rows}
         floor = named[uncontended.FLOOR]
         slower = ratio(named[of_kinds.REDLOCK], floor)
         yield Seen("a free Redlock of three servers, ÷ plain", 2.5, slower, place)
@@ -150,7 +148,9 @@ def kinds(record: Record) -> Iterator[Seen]:
         of_kinds.VIEW: ("`lock_view`", 1.6),
     }
     for title, (what, bound) in wanted.items():
-        row, floor = (find(record["rows"], it, cores="one") for it in (title, uncontended.FLOOR))
+        row, floor = (
+            find(record["rows"], it, cores="one", process="") for it in (title, uncontended.FLOOR)
+        )
         if row and floor:
             yield Seen(f"{what} on one core, ÷ plain", bound, ratio(row, floor), title)
 

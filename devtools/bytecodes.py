@@ -62,7 +62,7 @@ def costs(url: str) -> dict[str, Cost]:
     """Return the cost of each form at a server. Sets up Django."""
     forms = _forms(url)
     found = {form: _least(cycle, 0) for form, cycle in forms.items()}
-    _listen()
+    listen()
     return found | {f"{form}, listening": _least(forms[form], 2000) for form in ("with", "task")}
 
 
@@ -74,7 +74,7 @@ def _least(cycle: Callable[[int], object], first: int) -> Cost:
     return min(one for one in seen if one.bytecodes)
 
 
-def _listen() -> None:
+def listen() -> None:
     """Let this process listen to messages, as each does that has held a lease for a second."""
     from django_redislock import redis_lock
     from django_redislock.transport.inbox import Inbox
