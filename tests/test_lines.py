@@ -440,9 +440,7 @@ class _InterruptedBehind(deque[Any]):
         raise Interrupted
 
 
-def test_what_is_kept_keeps_no_line(
-    pool: ConnectionPool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_kept_keeps_no_line(pool: ConnectionPool, monkeypatch: pytest.MonkeyPatch) -> None:
     """An exception that is kept, with its traceback, came when the line was put back. When another
     one comes as the line is taken, nobody has it, and a lender ends it."""
     ask(pool)
