@@ -86,7 +86,7 @@ def test_the_pictures_that_it_shows(page: Path) -> None:
 
 TYPED = re.compile(r"^ *\$ (.+)$", re.MULTILINE)
 TARGETS = set(
-    re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
 )
 OTHERS = (
     "cd ",
