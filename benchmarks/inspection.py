@@ -107,11 +107,11 @@ def admin_page(*, where: str, locks: int, rounds: int) -> list[Row]:
     from django.test import RequestFactory
     from django.urls import path
 
-    from django_redislock.models import Lock
+    from django_redislock.models import LockStatus
 
     admin.autodiscover()
     settings.ROOT_URLCONF = (path("admin/", admin.site.urls),)
-    page = admin.site.get_model_admin(Lock).changelist_view
+    page = admin.site.get_model_admin(LockStatus).changelist_view
     rows: list[Row] = []
     for number in range(rounds + 1):
         # A new one each time: it keeps what was read.
