@@ -313,7 +313,7 @@ class Inbox:
         kind, channel, data = heard
         if kind in (b"message", b"smessage"):
             if type(data) is bytes:
-                self._wake(data.decode(errors="replace"), notified=True)
+                self._tell(data.decode(errors="replace"), notified=True)
             elif self._follower is not None:
                 self._follower.suspect(data)
         elif kind in (b"subscribe", b"ssubscribe"):
@@ -353,11 +353,17 @@ class Inbox:
                 self._wake(token, notified=False)
 
     def _wake(self, token: str, *, notified: bool, grant: Grant | None = None) -> None:
+        self._tell(token, notified=notified, grant=grant)
+        its = self._subscription
+        if token == self._reader and its is not None:
+            its.ring()
+
+    def _tell(self, token: str, *, notified: bool, grant: Grant | None = None) -> None:
+        """Wake a waiter; or it is the one that reads, and will see that it is woken."""
         # In a function of its own, so that no variable of a loop keeps a waiter, and its client,
         # alive.
         if wake := self._wakers.get(token):
             wake(notified, grant)
-            self._ring(token)
 
     def _call(self) -> None:
         """Let the thread of the background look what it has to do."""
@@ -366,11 +372,6 @@ class Inbox:
             its.call()
             if self._reader == BACKGROUND:
                 its.ring()
-
-    def _ring(self, token: str) -> None:
-        its = self._subscription
-        if token == self._reader and its is not None:
-            its.ring()
 
     # The thread of the background.
 
