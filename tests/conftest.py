@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import os
 from collections.abc import Callable, Iterator
@@ -27,6 +28,13 @@ from tests.processes import Worker, all_closed
 from tests.recovery import Recovery
 
 TESTS = Path(__file__).parent
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector pass over what stays: modules, and thousands of tests. Otherwise
+    a test that collects garbage takes a second for it."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
