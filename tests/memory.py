@@ -103,6 +103,8 @@ class MemoryServer:
         self.ahead = 0.0
         """By how much the server's clock differs from it, which somebody may set. It gives the
         fencing tokens and the places in the queue, and every TTL ends by it."""
+        self.plain = True
+        """Whether it may be asked by short requests."""
         self.fence: int | None = None
         """The last fencing token that was given."""
         self.guard: int | None = None
@@ -434,7 +436,7 @@ class SteppedIO:
     """A port that stops before each command is carried out, and again before its answer."""
 
     def plain(self, keys: Keys) -> bool:
-        return True
+        return self.server.plain
 
     def busy(self, keys: Keys) -> None:
         pass
