@@ -18,6 +18,13 @@ KEY = f"redislock:{{{NAME}}}"
 WAITERS = 20
 
 
+@pytest.fixture(autouse=True)
+def _sooner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process looks after its waiters five times as often."""
+    monkeypatch.setattr(inbox, "LOOK_EVERY", inbox.LOOK_EVERY / 5)
+    monkeypatch.setattr(inbox, "PRESENT_EVERY", inbox.PRESENT_EVERY / 5)
+
+
 def line_up(api: Api, redis: Redis, number: int, **options: Any) -> list[Future[Any]]:
     """So many wait, one after the other."""
     waiters = []
