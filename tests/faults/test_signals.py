@@ -176,7 +176,11 @@ class Limit(Exception):
 
 def limits_at_random(seconds: str) -> None:
     """Take lock after lock, while signals come at random moments."""
-    logging.disable()  # its handlers keep their lock if an exception comes just after they took it
+    # The locks of `logging` stay locked if an exception comes just after they were taken: those of
+    # its handlers, and the one that it takes when a logger is asked for a level the first time.
+    logging.disable()
+    for level in (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR):
+        logging.getLogger("django_redislock").isEnabledFor(level)
     sent: list[Limit] = []
     came_out = 0
 
