@@ -22,9 +22,19 @@ def call(redis: Redis, name: str, keys: Sequence[str], *args: Any) -> Any:
     return answer[1] if len(answer) > 1 else None
 
 
+def watch(monkeypatch: pytest.MonkeyPatch, script: Any) -> None:
+    """Let every script be run by this function, in place of `BasePort.script`."""
+    monkeypatch.setattr(BasePort, "script", script)
+    _by_ports(monkeypatch)
+
+
 def at_length(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no lock be taken or released by a short request."""
     monkeypatch.setattr(BasePort, "plain", lambda *_: False)
+    _by_ports(monkeypatch)
+
+
+def _by_ports(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         claims, "straight", lambda server, terms, *_: SyncPort(server, terms=terms)
     )

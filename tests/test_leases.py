@@ -30,6 +30,7 @@ from django_redislock.primitives.contract import Claim, run
 from django_redislock.signals import LockEvent, lock_lost
 from django_redislock.transport.ports import BasePort, SyncPort
 from django_redislock.transport.server import server_of
+from tests.calling import watch
 from tests.processes import Worker
 from tests.waiting import PATIENCE, eventually
 
@@ -285,7 +286,7 @@ def test_an_answer_that_took_longer_than_the_lease(
             eventually(lambda: not redis.exists(KEY))
         return answer
 
-    monkeypatch.setattr(BasePort, "script", slow)
+    watch(monkeypatch, slow)
     with redis_lock("job", ttl=0.2, wait=0) as lease:
         assert lease.state == LeaseState.HELD
         assert redis.exists(KEY)

@@ -13,15 +13,12 @@ from ..primitives.contract import Primitive
 from ..primitives.keys import Index, Keys
 from ..settings import conf, kinds
 from ..settings.policy import Policy
-from ..transport import ports
 from ..transport.server import Server, clustered, known_servers, server_of
 from .register import register
 from .watchdog import watchdog
 
 LEAST_YOUNG = 4.0
 """Seconds that a lease lives at least, if nobody looks at it for a second."""
-_script = ports.BasePort.script
-"""A test may replace it."""
 MOST = 512
 """Plans that are kept: a bound for code that passes another argument each time."""
 
@@ -46,11 +43,7 @@ class Plan:
         self.watchdog = watchdog(self.server)
         plain = policy.timestamp_key is None and policy.kind != "timestamp"
         self._index = Index.at(policy.prefix) if plain and policy.scope is None else None
-        self.straight = (
-            plain
-            and not (self.guarded or policy.replicas or self.server.clustered)
-            and ports.BasePort.script is _script
-        )
+        self.straight = plain and not (self.guarded or policy.replicas or self.server.clustered)
         """Whether a free lock may be taken straight."""
         self.young = self.straight and self.ttl >= LEAST_YOUNG
         """Whether its lease may be young at first."""

@@ -15,6 +15,7 @@ from django_redislock import Lease, LockUnavailable, ainitialise, initialise, on
 from django_redislock.base.holder import Holder
 from django_redislock.lease.lock import Lock
 from django_redislock.transport.ports import AsyncPort, BasePort
+from tests.calling import watch
 from tests.waiting import PATIENCE, eventually
 
 
@@ -219,7 +220,7 @@ class Meanwhile:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._script = BasePort.script
         self._act: Callable[[], Any] | None = None
-        monkeypatch.setattr(BasePort, "script", self._watched())
+        watch(monkeypatch, self._watched())
 
     def __call__(self, act: Callable[[], Any], *, answered: bool = False) -> None:
         """Do it before the script is sent, or after Redis has carried it out.

@@ -12,6 +12,7 @@ from redis import Redis
 
 from django_redislock import LockError, current_lease, once, redis_lock
 from django_redislock.transport.ports import BasePort
+from tests.calling import watch
 from tests.waiting import PATIENCE, eventually
 
 
@@ -59,7 +60,7 @@ def senders(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         threads.append(threading.get_ident())
         return await script(*args)
 
-    monkeypatch.setattr(BasePort, "script", watched)
+    watch(monkeypatch, watched)
     return threads
 
 

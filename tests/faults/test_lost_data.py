@@ -14,6 +14,7 @@ from django_redislock import LeaseLost, LeaseState, redis_lock
 from django_redislock.transport import ports
 from django_redislock.transport.protocol import Command
 from django_redislock.transport.server import server_of
+from tests.calling import watch
 from tests.contract.api import Api
 from tests.faults.waiters import HISTORY, LOCK, NAME, QUEUE, Line, renew_now
 from tests.waiting import PATIENCE, eventually
@@ -40,7 +41,7 @@ def flushed(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         called.append(how)
         return pack(body, keys, args, how)
 
-    monkeypatch.setattr(ports.BasePort, "script", flushing)
+    watch(monkeypatch, flushing)
     monkeypatch.setattr(ports, "packed_script", noted)
     return called
 

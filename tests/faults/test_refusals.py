@@ -28,6 +28,7 @@ from django_redislock.primitives import queued, waiting
 from django_redislock.primitives.waiting import DEAF
 from django_redislock.transport.ports import BasePort
 from django_redislock.transport.server import server_of
+from tests.calling import watch
 from tests.contract.api import Api, SyncApi
 from tests.faults.caches import caches
 from tests.faults.conftest import load_scripts
@@ -132,7 +133,7 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
             names.append(error.name)
             raise
 
-    monkeypatch.setattr(BasePort, "script", spy)
+    watch(monkeypatch, spy)
     return names
 
 

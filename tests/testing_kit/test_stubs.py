@@ -53,6 +53,7 @@ from django_redislock.testing.stubs import _grant
 from django_redislock.transport import ports
 from django_redislock.transport.server import server_of
 from django_redislock.views import lock_view
+from tests.calling import watch
 from tests.contract.api import Api
 from tests.waiting import PATIENCE, eventually
 
@@ -184,7 +185,7 @@ class TestFree:
             assert form(granted) == form(said) or (script.endswith("_drop") and said is None)
             return answer
 
-        monkeypatch.setattr(ports.BasePort, "script", compare)
+        watch(monkeypatch, compare)
         for lock in (redis_lock, TimestampLock, partial(Semaphore, limit=2)):
             assert api.holder(lock("invoice:42")) is None
             lease = api.restore(api.acquire(lock("invoice:42")).export())

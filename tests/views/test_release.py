@@ -22,6 +22,7 @@ from redis import Redis
 from django_redislock import LeaseLost, LeaseState, current_lease, redis_lock
 from django_redislock.transport.ports import BasePort
 from django_redislock.views import lock_view
+from tests.calling import watch
 from tests.models import Shop
 from tests.views import forms
 from tests.views.forms import at_root, wsgi
@@ -338,7 +339,7 @@ class TestStreaming:
                 assert not held()
             else:
                 with monkeypatch.context() as patch:
-                    patch.setattr(BasePort, "script", elsewhere)
+                    watch(patch, elsewhere)
                     response.close()
                 assert threading.current_thread() not in threads
                 while held():
