@@ -9,7 +9,6 @@ import select
 import socket
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
@@ -39,7 +38,7 @@ from django_redislock.transport.loans import lines_of
 from django_redislock.transport.protocol import short_answer
 from django_redislock.transport.server import server_of
 from tests.faults.caches import caches as at
-from tests.faults.interruption import KINDS, OURS, Interrupted, every_place
+from tests.faults.interruption import KINDS, OURS, every_place
 from tests.lines import missing, taken
 from tests.waiting import PATIENCE, eventually
 
@@ -433,27 +432,35 @@ def test_interruptions_leave_nothing_behind(
     gc.collect()  # while its warnings are ignored
 
 
-class _InterruptedBehind(deque[Any]):
-    def append(self, line: Any) -> None:
-        super().append(line)
-        del line
-        raise Interrupted
-
-
-def test_what_is_kept_keeps_no_line(pool: ConnectionPool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An exception that is kept, with its traceback, came when the line was put back. When another
-    one comes as the line is taken, nobody has it, and a lender ends it."""
+def test_a_line_that_is_kept_and_lost(
+    pool: ConnectionPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The traceback of an error keeps the line that has brought it. When a signal's exception
+    comes as that line is taken, nobody has it, and a lender ends it."""
+    monkeypatch.setattr(loans, "LENT", 0.2)
     ask(pool)
-    lines = lines_of(pool)
-    idle = _InterruptedBehind(lines._idle)
-    lines._idle.clear()
-    monkeypatch.setattr(lines, "_idle", idle)
-    with pytest.raises(Interrupted) as kept:
-        ask(pool)
-    idle.clear()
+    with pytest.raises(LockUnavailable) as kept:
+        ask(pool, "return redis.error_reply('no')")
+    lines_of(pool)._idle.clear()
     assert missing(pool) == 1
     eventually(lambda: not missing(pool))
-    assert kept.value.__traceback__ is not None
+    assert kept.value.__cause__ is not None
+
+
+@pytest.mark.parametrize("lent", [False, True])
+def test_a_line_in_use_is_not_lost(pool: ConnectionPool, lent: bool) -> None:
+    """However often it is looked at, and long after it should have gone back."""
+    script = protocol.script("return {ARGV[1], {1, 2}}", [], [tokens.word()], "EVAL")
+
+    def steps(line: Any, until: float) -> Any:
+        for _ in range(3):
+            line.loan.look(line.until + 1)
+        return line.ask(script.packed, script.word, until)
+
+    if not lent:
+        ask(pool)
+    assert lines_of(pool).do(steps, NEVER) == [1, 2]
+    eventually(lambda: not missing(pool))
 
 
 def test_a_connection_that_was_closed_is_made_again(pool: ConnectionPool, redis: Redis) -> None:

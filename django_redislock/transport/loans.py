@@ -10,7 +10,8 @@
     back after `LENT` seconds, so that the pool can close it, look at its health or authenticate
     anew. A line that is not kept goes back after its first request.
 4.  A thread may lose a line to an exception between two steps. The `Loan` of the line stays, and a
-    lender ends it.
+    lender ends it: when the line is gone; or, since a traceback may keep it, when it is neither
+    idle nor in use at two looks.
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ class Loan:
     def __init__(self, lines: Lines, line: Line) -> None:
         self.lines, self.connection, self._sock = lines, line.connection, line.sock
         self.line = weakref.ref(line)
+        self._unused = False  # nobody had the line when it was looked at
         if self._sock is not None and _KEEPS_NUMBER:
             self._sock._io_refs += 1
 
@@ -83,6 +85,11 @@ class Loan:
             line.kept = False
         if line is None or self.lines.withdraw(line):
             self.end()
+        elif line.user is None and self._unused:
+            line.busy = True  # a thread that has taken it after all finds it closed
+            self.end()
+        else:
+            self._unused = line.user is None
 
     def end(self) -> None:
         """Give the connection back to its pool; closed, if an answer may still come. May be
@@ -260,7 +267,6 @@ class Lines:
         except BaseException:
             if line.user is args:  # it came from outside, before the line was put back
                 self.drop(line)
-            del line  # the traceback may be kept for long
             raise
 
     async def exchange(self, its: Sendable, _: Terms, until: float) -> Any:
@@ -302,10 +308,12 @@ class Lines:
                     line = self._borrow()
                 finally:
                     mine = _takes(turn)
+                line.user = turn
                 try:
                     answer = steps(line, until) if mine else None
                 finally:
                     if line.kept and line.clean and not line.busy:
+                        line.user = None
                         self._idle.append(line)
                     else:
                         line.loan.end()
