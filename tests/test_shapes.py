@@ -396,6 +396,20 @@ def test_it_is_said_which_script(server: Server) -> None:
     assert not caught.value.passing
 
 
+def test_a_map_is_no_list() -> None:
+    """hiredis makes a dict of it, with which a list of its keys could be read."""
+
+    class Port:
+        async def script(self, *_: Any) -> dict[bytes, bytes]:
+            return {b"1": b"2"}
+
+        def nonsense(self, *_: Any) -> LockUnavailable:
+            return LockUnavailable("nonsense")
+
+    with pytest.raises(LockUnavailable, match="nonsense"):
+        run(scripts.ask(Port(), list, "server_time", [], []))
+
+
 def test_every_file_is_used() -> None:
     """Each one in lua/ is a script, or a part of one."""
     lua = files("django_redislock.primitives").joinpath("lua")
