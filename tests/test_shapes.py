@@ -37,6 +37,7 @@ from django_redislock.lease.watchdog import watchdog
 from django_redislock.primitives import ledger, mutex, scripts
 from django_redislock.primitives.contract import Claim, run
 from django_redislock.primitives.keys import Keys
+from django_redislock.transport import protocol
 from django_redislock.transport.ports import SyncPort
 from django_redislock.transport.server import server_of
 
@@ -397,17 +398,13 @@ def test_it_is_said_which_script(server: Server) -> None:
 
 
 def test_a_map_is_no_list() -> None:
-    """hiredis makes a dict of it, with which a list of its keys could be read."""
-
-    class Port:
-        async def script(self, *_: Any) -> dict[bytes, bytes]:
-            return {b"1": b"2"}
-
-        def nonsense(self, *_: Any) -> LockUnavailable:
-            return LockUnavailable("nonsense")
-
-    with pytest.raises(LockUnavailable, match="nonsense"):
-        run(scripts.ask(Port(), list, "server_time", [], []))
+    """hiredis makes a dict of it, whose keys could be taken for the answer. It is read as without
+    hiredis."""
+    word = "0123456789abcdef0123456789abcdef"
+    plain = protocol.PlainReader()
+    plain.feed(b"*2\r\n" + bulk(word.encode()) + BODIES["a map"])
+    read = protocol.believed(plain.gets(), word)
+    assert read == protocol.believed([word.encode(), {b"a": 1}], word) == [b"a", 1]
 
 
 def test_every_file_is_used() -> None:

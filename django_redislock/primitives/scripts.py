@@ -232,8 +232,7 @@ async def ask(
     `LockError`."""
     answer = await port.script(script, keys, args)
     try:
-        if type(answer) is not dict:  # of a map, by hiredis: it looks like a list of its keys
-            return read(answer)
+        return read(answer)
     except LockError:  # it is a ValueError, too
         raise
     except NONSENSE:

@@ -359,7 +359,7 @@ class Inbox:
             its.ring()
 
     def _tell(self, token: str, *, notified: bool, grant: Grant | None = None) -> None:
-        """Wake a waiter; or it is the one that reads, and will see that it is woken."""
+        """Wake a waiter. The one that reads the messages is awake, and looks by itself."""
         # In a function of its own, so that no variable of a loop keeps a waiter, and its client,
         # alive.
         if wake := self._wakers.get(token):

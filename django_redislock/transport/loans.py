@@ -308,7 +308,7 @@ class Lines:
                     line = self._borrow()
                 finally:
                     mine = _takes(turn)
-                line.user = turn
+                line.user = turn  # it is in use, as in `at_once`
                 try:
                     answer = steps(line, until) if mine else None
                 finally:

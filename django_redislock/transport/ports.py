@@ -413,8 +413,6 @@ class SyncPort(BasePort):
         news.woken = False
 
     async def _take_turn(self, until: float) -> None:
-        if self._news.notified:
-            return
         line = self._server.kept(_line)
         while not self._news.notified and self._line is None and (left := until - now()) > 0:
             # Set before it is true. If a signal's exception comes in between, one waiter more may

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Coroutine, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
 import redis
@@ -283,7 +284,10 @@ def said(answer: Any) -> Any:
     is the short form of a list that begins with 1."""
     if isinstance(answer, bytes):
         return _short(answer)
-    return answer[1] if len(answer) > 1 else None
+    found = answer[1] if len(answer) > 1 else None
+    if type(found) is dict:  # of a map, by hiredis; `PlainReader` makes a list of it
+        return [*chain.from_iterable(found.items())]
+    return found
 
 
 def believed(answer: Any, word: str | None) -> Any:

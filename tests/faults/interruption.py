@@ -241,7 +241,6 @@ def _codes() -> set[CodeType]:
     """Of all functions that are there."""
     gc.unfreeze()  # what tests/conftest.py has frozen would be missing
     inside = {it.__code__ for it in gc.get_objects() if type(it) is FunctionType}
-    gc.freeze()
     found = inside
     while inside:
         inside = {one for code in inside for one in code.co_consts if isinstance(one, CodeType)}
