@@ -86,7 +86,7 @@ byte doubtful;              /* claim.doubtful: whose requests may be late. (In P
 byte inside;                /* who is in the guarded section */
 byte own[CLIENTS];          /* how long until the own deadline of the lease */
 byte late[CLIENTS];         /* which of the requests are late */
-byte told;                  /* who knows from an answer to its own process that it has the lock */
+byte told;                  /* who knows, or will know by a message, that it was handed the lock */
 
 /* ---- What may go wrong. ---- */
 
@@ -113,7 +113,7 @@ byte unclaimed;             /* 0: nobody has to confirm the lock; else one more 
 
 /* Used within one step only; 0 between steps. */
 byte i, first, unseen;
-bit own_process;            /* the next waiter is in the process that asks */
+byte way;                   /* how the next waiter is handed the lock, if that may be */
 mtype what, reply;
 
 #define runs(c)       (stopped[c] == 0)
@@ -195,11 +195,21 @@ inline set_ttl() {
     unclaimed = 0
 }
 
-/* The answer to the release says so, and the own deadline counts from the sending of the release.
- * Which clients share a process is left open; but they live and die together, so the waiter is
- * alive, as the client that asks is. */
-inline hand_to_own_process(c) {
-    printf("      client %d of the same process has the lock\n", c);
+/* Ways to hand it over. */
+#define TO_CONFIRM  0       /* for the claim window */
+#define BY_ANSWER   1       /* the answer to its process says so */
+#define BY_MESSAGE  2       /* a message says so */
+
+/* Which clients share a process is left open; but they live and die together, so the waiter is
+ * alive, as the client that asks is. A message goes to a client that was seen within the claim
+ * window. */
+#define at_once(c)  (in(listening, c) && \
+    (way == BY_ANSWER && runs(c) || way == BY_MESSAGE && stopped[c] <= CLAIM_WINDOW))
+
+/* The own deadline counts from the sending of the release; or, if a message says so, from a time
+ * that lies before the handing over for certain (primitives/queued.py, Anchor). */
+inline hand_at_once(c) {
+    printf("      client %d is told that it has the lock\n", c);
     grant(c, TTL);
     leave_queue(c);
     /* Unless it does not wait: then a late request took the place. */
@@ -253,10 +263,8 @@ inline hand_over(caller) {
     od;
     when(first == NOBODY, first = unseen);
     if
-    :: first != NOBODY && first != caller && own_process && runs(first) && in(listening, first) ->
-        hand_to_own_process(first)
-    :: first != NOBODY && first != caller && !(own_process && runs(first) && in(listening, first)) ->
-        hand_to(first)
+    :: first != NOBODY && first != caller && at_once(first) -> hand_at_once(first)
+    :: first != NOBODY && first != caller && !at_once(first) -> hand_to(first)
     :: else
     fi;
     when(unseen != NOBODY, leave_queue(unseen));
@@ -507,10 +515,15 @@ asking:
         :: what = acquire
         :: may_give_up(c) -> what = last_acquire
         fi;
+        if
+        :: way = TO_CONFIRM
+        :: way = BY_MESSAGE
+        fi;
         d_step {
             printf("client %d asks: %e\n", c, what);
             forget_told(c);
             script_acquire(c);
+            way = 0;
             printf("      %e\n", reply);
             when(reply == held, own[c] = TTL; add(newest, c))
         };
@@ -533,7 +546,7 @@ asking:
             goto end_idle
         fi
        }
-    /* An answer to its own process says that it has the lock. */
+    /* An answer to its own process, or a message, says that it has the lock. */
 #ifndef FAULT_HANDOVER_COUNTS_FROM_THE_ANSWER
     :: atomic {
         runs(c) && in(told, c) && own[c] > 0 -> d_step { remove(told, c); enter(c) };
@@ -621,8 +634,9 @@ leaving:
     :: atomic {
         runs(c) ->
         if
-        :: own_process = 0
-        :: own_process = 1
+        :: way = TO_CONFIRM
+        :: way = BY_ANSWER
+        :: way = BY_MESSAGE
         fi;
         d_step {
             if
@@ -631,14 +645,13 @@ leaving:
             fi;
             printf("client %d releases: %e\n", c, what);
             script_release(c);
-            what = 0;
-            own_process = 0
+            what = 0
         };
         if
-        :: d_step { finish(c) }; goto end_idle
+        :: d_step { way = 0; finish(c) }; goto end_idle
         :: may_lose ->
             lose;
-            d_step { when(holder != NOBODY, forget_told(holder)) };
+            d_step { when(way == BY_ANSWER && holder != NOBODY, forget_told(holder)); way = 0 };
             goto leaving
         fi
        }
@@ -677,8 +690,9 @@ end_network:
         :: in(late[c], extend) -> what = extend
         fi;
         if
-        :: own_process = 0
-        :: what == release || what == withdraw -> own_process = 1
+        :: way = TO_CONFIRM
+        :: what == release || what == withdraw -> way = BY_ANSWER
+        :: what != extend -> way = BY_MESSAGE
         fi;
         d_step {
             printf("a late %e of client %d arrives\n", what, c);
@@ -686,10 +700,10 @@ end_network:
             :: what == extend -> script_extend(c)
             :: what == release || what == withdraw ->
                 script_release(c);
-                own_process = 0;
-                when(holder != NOBODY, forget_told(holder))
+                when(way == BY_ANSWER && holder != NOBODY, forget_told(holder))
             :: else -> script_acquire(c)
             fi;
+            way = 0;
             /* Only the answer to a renewal may still be read. The own deadline counts from the
              * sending; and once it has passed, nothing revives the lease. */
 #ifdef FAULT_LATE_RENEWAL_REVIVES
