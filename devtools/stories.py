@@ -175,8 +175,8 @@ STORIES: dict[str, tuple[str, str, str, str]] = {
     "handoff": (
         "From one holder to the next",
         """Two processes wait in the queue. When the holder releases, Redis gives the lock to the
-        first of them in the same step, for one second, and wakes it. The woken one acquires again,
-        finds the lock its own, and has it for its whole ttl. At no moment was it free.""",
+        first of them in the same step, for up to five seconds, and tells it so by a message. Its
+        watchdog renews the lease. At no moment was the lock free.""",
         "holder Redis first_waiter second_waiter",
         """
         holder + has the lock
@@ -185,12 +185,11 @@ STORIES: dict[str, tuple[str, str, str, str]] = {
         second_waiter > Redis: acquire
         Redis > second_waiter: held by …; you are second
         holder > Redis: release
-        Redis: writes the first one's token, for 1 s
+        Redis: writes the first one's token, for 5 s
         holder -
-        Redis > first_waiter: wake up (PUBLISH)
-        first_waiter > Redis: acquire
-        Redis > first_waiter: it is yours already: ttl 30 s
+        Redis > first_waiter: you have it (PUBLISH)
         first_waiter + has the lock
+        first_waiter > Redis: renew (its watchdog): ttl 30 s
         second_waiter > Redis: acquire (its sign of life)
         Redis > second_waiter: held by …; you are first
         """,

@@ -7,12 +7,14 @@ That it says the same as the Lua is itself tested, in test_memory.py.
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from django_redislock.primitives.contract import Grant, Learned
+from django_redislock.primitives import queued
+from django_redislock.primitives.contract import Grant, Handed, Learned
 from django_redislock.primitives.keys import Keys
 from django_redislock.primitives.waiting import DEAF
 
@@ -90,6 +92,11 @@ def _value_of(start: str, *fields: str) -> bytes:
     return (start + "|".join([fence, "" if acquired_us == fence else acquired_us, *more])).encode()
 
 
+def understands(inbox: str) -> bool:
+    """Whether a message to it may say for how long the lock is handed over."""
+    return re.search(r"m[0-9a-f]+$", inbox) is not None
+
+
 def _outlives(ttl: float) -> float:
     return max(MINUTE, 3 * ttl)
 
@@ -117,7 +124,7 @@ class MemoryServer:
         self.records: dict[str, bytes] = {}
         """By key; here they have no TTL."""
         self.listening: dict[str, Callable[[str], object]] = {}
-        """Who is told: channel → function of the token."""
+        """Who is told: channel → function of the message."""
         self.own_inbox = ""
         """During a release: the inbox of the process that asks."""
         self.granted: list[bytes] = []
@@ -196,6 +203,12 @@ class MemoryServer:
                 self.granted += first.encode(), fence.encode()
                 return first
             told = self.listening.get(inbox)
+            since = self._now() - round(seen * 1e6)
+            if told is not None and understands(inbox) and 0 <= since < CLAIM_WINDOW * 1e6:
+                lives = min(ttl, (round(SIGN_OF_LIFE * 1e6) - since) // 1000)
+                fence = self._grant(name, key, first, ttl, lives / 1000, says, "+")
+                told(f"{first}|{fence}|{self._now()}|{lives}")
+                return first
             if told is not None:
                 told(first)
             if told is not None or inbox == DEAF:
@@ -221,7 +234,7 @@ class MemoryServer:
             if mark == "?":
                 name.mark("+")
             fence, acquired_us, *_ = _fields(name.value)
-            return [1, acquired_us, int(mark == "?"), fence]
+            return [1, acquired_us, fence]
         if token in name.gone:
             return [-1, name.why(token), 1]
         if name.value is None and not name.queue:
@@ -254,7 +267,7 @@ class MemoryServer:
         self, name: _Name, key: str, token: str, ttl: int, says: str, mark: str
     ) -> list[Any]:
         fence = self._grant(name, key, token, ttl, ttl / 1000, says, mark)
-        return [1, str(self._now()).encode(), 0, fence.encode()]
+        return [1, str(self._now()).encode(), fence.encode()]
 
     def _take(self, keys: Sequence[str], token: str, ttl: int, says: str) -> list[Any] | None:
         name, behind = self._name(keys[0]), (self.fence or 0) >= self._now()
@@ -448,13 +461,13 @@ class SteppedIO:
         """While it waits: until when."""
         self.learned: Learned = ""
         self.told: set[str] = set()
-        self.granted: Grant | None = None
+        self.granted: Grant | Handed | None = None
         self.request: Callable[[], Any] | None = None
         """What was sent and is not carried out yet."""
         self._token = ""
         self.neighbours: list[SteppedIO] = []
         """Of the same process, and with the same inbox."""
-        server.listening[inbox] = self.told.add
+        server.listening[inbox] = self.tell
 
     def uniform(self, low: float, high: float) -> float:
         return self.server.random.uniform(low, high)
@@ -482,7 +495,16 @@ class SteppedIO:
         self._token = token
         return self.inbox
 
-    async def wait(self, seconds: float, left: float = 0.0, *, rest: float = 0.0) -> Grant | None:
+    def tell(self, message: str, since: float = 0.0) -> None:
+        """Wake the waiter if the message is for it, which came over a connection of then."""
+        token, handed = queued.read_message(message, since)
+        if token == self._token:
+            self.told.add(token)
+            self.granted = handed or self.granted
+
+    async def wait(
+        self, seconds: float, left: float = 0.0, *, rest: float = 0.0
+    ) -> Grant | Handed | None:
         await self._until(self.server.time + seconds)
         self.learned = "message" if self._token in self.told else "look"
         self.told.discard(self._token)

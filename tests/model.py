@@ -26,7 +26,15 @@ from django_redislock.primitives.contract import Claim, Refusal
 from django_redislock.primitives.keys import Keys
 from django_redislock.primitives.scripts import GUARDED
 from django_redislock.primitives.waiting import DEAF
-from tests.memory import CLAIM_WINDOW, SIGN_OF_LIFE, Actor, MemoryServer, Pause, SteppedIO
+from tests.memory import (
+    CLAIM_WINDOW,
+    SIGN_OF_LIFE,
+    Actor,
+    MemoryServer,
+    Pause,
+    SteppedIO,
+    understands,
+)
 
 KEYS = Keys.of("redislock", "invoice:42")
 MINUTE = 60.0
@@ -216,10 +224,13 @@ class Witness(MemoryServer):
             raise self.violation(f"{after} was handed a lock that it did not wait for")
         if not self._listens(seen):
             raise self.violation(f"{after} was handed the lock, and nobody listened")
-        at_home = seen.inbox == self.asks_from
-        if self.lease_ends - self.time > CLAIM_WINDOW + 0.001 and not at_home:
-            raise self.violation(f"{after} was handed the lock for longer than the claim window")
-        self.knows = after.token if at_home else ""
+        at_home, since = seen.inbox == self.asks_from, self.clock - seen.clock
+        by_message = understands(seen.inbox) and seen.inbox in self.listening
+        by_message &= 0 <= since < CLAIM_WINDOW
+        longest = SIGN_OF_LIFE - since if by_message else CLAIM_WINDOW
+        if self.lease_ends - self.time > longest + 0.001 and not at_home:
+            raise self.violation(f"{after} was handed the lock for too long")
+        self.knows = after.token if at_home or by_message else ""
 
     def _fence_grows(self, after: Value) -> None:
         """Also when the clock was set back, as long as the server can know the last one. Lost data
@@ -333,25 +344,37 @@ class Inbox:
         self.server = server
         self.name = name
         self.ports: list[Port] = []
-        self.began = self.away = False
+        self.began = self.away = self.slow = False
+        self.since = 0.0
+        """Since when the connection is there."""
+        self.messages: list[str] = []
+        """Those that are on their way, while it is slow."""
         if listens:
             self.hear()
 
     def hear(self) -> None:
         """The connection is there (again): everybody looks."""
-        self.began, self.away = True, False
+        self.began, self.away, self.slow = True, False, False
+        self.since = self.server.time
+        self.messages.clear()
         self.server.listening[self.name] = self.tell
         for port in self.ports:
             if port._token:
                 self.tell(port._token)
 
-    def tell(self, token: str) -> None:
+    def tell(self, message: str) -> None:
+        if self.slow:
+            self.messages.append(message)
+        else:
+            self.deliver(message)
+
+    def deliver(self, message: str) -> None:
         for port in self.ports:
-            if port._token == token:
-                port.told.add(token)
+            port.tell(message, self.since)
 
     def go_deaf(self) -> None:
-        self.away = True
+        self.away, self.slow = True, False
+        self.messages.clear()
         self.server.listening.pop(self.name, None)
 
 
@@ -404,6 +427,7 @@ class Process:
             label="here",
             primitive=mutex,
             guarded=world.after_loss,
+            renewed=True,
         )
         self.main = Actor(name, self.io, self._life())
         self.renewal: Actor | None = None
@@ -439,7 +463,7 @@ class Process:
             return "conflict"
         self.claim.granted = got
         self.fence = got.fencing_token
-        self._believe(got.sent, self.claim.ttl)
+        self._believe(got.sent, self.claim.ttl if got.lives is None else got.lives)
         await Pause("work")
         return await self._release()
 
@@ -537,6 +561,8 @@ class World:
         """Whether all of them say `AFTER_LOSS = "wait"`."""
         self.server = Witness()
         self.server.guard = 0  # it has forgotten nothing for long
+        self.earlier = False
+        """Whether the processes have an earlier version, for which a message is only a hint."""
         self.processes: list[Process] = []
         self.late: list[Late] = []
         self.disaster = -1.0
@@ -579,9 +605,12 @@ class World:
         self, wait: float | None, ttl: float, *, listens: bool, beside: Process | None = None
     ) -> None:
         """As another thread of a process that is there already, if `beside` is one."""
-        name = "abcdefghijklmnopqrstuvwxyz"[len(self.processes)]
+        number = len(self.processes)
+        name = "abcdefghijklmnopqrstuvwxyz"[number]
         if beside is None:
-            inbox = Inbox(self.server, f"inbox of {name}", listens=listens)
+            inbox = Inbox(
+                self.server, f"inbox:{'' if self.earlier else 'm'}{number:x}", listens=listens
+            )
         else:
             inbox = beside.io.box
         process = Process(self, name, wait, ttl, inbox)
@@ -643,6 +672,17 @@ class World:
         self.server.say("wake-ups are lost")
         for process in self.processes:
             process.io.told.clear()
+
+    def slow_down(self, process: Process) -> None:
+        self.server.say(f"messages to {process} take their time")
+        process.io.box.slow = True
+
+    def deliver(self, process: Process, *, twice: bool) -> None:
+        """The next message that is on its way."""
+        message = process.io.box.messages.pop(0)
+        for _ in range(1 + twice):
+            self.server.say(f"{message} comes to {process}")
+            process.io.box.deliver(message)
 
     def lose_connection(self, process: Process) -> None:
         self.server.say(f"{process} does not hear any more")
@@ -797,6 +837,9 @@ class World:
         server.say("from here on nothing happens to anybody")
         for process in self.alive():
             process.stopped = False
+            while process.io.box.messages:
+                self.deliver(process, twice=False)
+            process.io.box.slow = False
             if process.io.box.away:
                 process.io.box.hear()
         for late in self.late.copy():

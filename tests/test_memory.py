@@ -14,6 +14,7 @@ from django_redislock.primitives.keys import Keys
 from django_redislock.transport.ports import SyncPort
 from django_redislock.transport.server import server_of
 from tests.memory import MemoryServer
+from tests.waiting import PATIENCE
 
 KEYS = Keys.of("redislock", "twin")
 WORD = "word"
@@ -41,7 +42,7 @@ def random_command(rng: random.Random) -> tuple[str, list[str], list[Any]]:
     match rng.choice(commands):
         case "acquire":
             inbox = rng.choice(
-                ["", *(f"redislock:inbox:{one}" for one in ("alive", "dead", "home"))]
+                ["", *(f"redislock:inbox:{one}" for one in ("m1", "earlier", "dead", "m2"))]
             )
             ticket = rng.choice(["", str(rng.randrange(10**6))])  # from before all others
             args: list[str | int] = [token, 30_000, "owner|a|label", inbox, ticket]
@@ -61,7 +62,7 @@ def random_command(rng: random.Random) -> tuple[str, list[str], list[Any]]:
             ends = rng.choice([10**15, 10**16, 10**16])
             return "mutex_put_back", its, [WORD, rng.choice([0, 1]), value, 30_000, ends]
         case "release":
-            home = rng.choice(["", "redislock:inbox:alive", "redislock:inbox:dead"])
+            home = rng.choice(["", "redislock:inbox:m1", "redislock:inbox:dead"])
             return "mutex_release", keys, [token, int(rng.random() < 0.1), home]
         case "extend":
             ttl, why = rng.choice([30_000, 40_000]), rng.choice([[], [KEYS.gone(token)]])
@@ -86,20 +87,29 @@ def random_command(rng: random.Random) -> tuple[str, list[str], list[Any]]:
             return "mutex_holder", [KEYS.lock], [WORD]
 
 
+def parts(message: str) -> tuple[str, int]:
+    """Its token, and how much else it says."""
+    return message[:32], message.count("|")
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_it_answers_as_the_lua_does(redis: Redis, seed: int) -> None:
-    """Two hundred random commands get the same answers from both, and leave the same queue,
-    index and guard."""
+    """Two hundred random commands get the same answers from both, send the same messages, and
+    leave the same queue, index and guard."""
     rng = random.Random(seed)
     memory = MemoryServer()
-    memory.listening["redislock:inbox:alive"] = lambda token: None
+    told: list[str] = []
+    inboxes = ["redislock:inbox:m1", "redislock:inbox:earlier"]
+    memory.listening.update(dict.fromkeys(inboxes, told.append))
     port = SyncPort(server_of("default"))
     with redis.pubsub() as listener:
-        listener.subscribe("redislock:inbox:alive")
-        listener.get_message(timeout=5)
+        listener.subscribe(*inboxes)
+        for _ in inboxes:
+            listener.get_message(timeout=PATIENCE)
         for number in range(200):
             script, keys, args = random_command(rng)
-            memory.time += 0.001
+            seconds, micros = redis.time()
+            memory.time = seconds + micros / 1e6
             real = run(port.script(script, keys, args))
             model = memory.call(script, keys, args)
             assert mask(real, None, 0) == mask(model, memory, 0), (number, script, args)
@@ -108,6 +118,11 @@ def test_it_answers_as_the_lua_does(redis: Redis, seed: int) -> None:
             assert queue == sorted(name.queue, key=name.queue.__getitem__), (number, script, args)
             indexed = redis.zscore(KEYS.index, KEYS.lock) is not None
             assert indexed == (KEYS.lock in memory.index), (number, script, args)
+            while told:
+                message = listener.get_message(timeout=PATIENCE)
+                assert message is not None
+                same = parts(message["data"].decode()) == parts(told.pop(0))
+                assert same, (number, script, args)
             guard = redis.get(KEYS.guard)
             assert (guard is None) == (memory.guard is None), (number, script, args)
             if rng.random() < 0.03:  # the lease ends

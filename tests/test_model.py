@@ -24,8 +24,9 @@ from hypothesis.stateful import (
 )
 
 from django_redislock.lease import claims
-from django_redislock.primitives import mutex
+from django_redislock.primitives import mutex, queued
 from django_redislock.primitives.contract import Grant, Refusal
+from django_redislock.primitives.queued import Anchor
 from tests.memory import MemoryServer
 from tests.model import Port, Process, Violation, World
 
@@ -162,13 +163,25 @@ class Network(RuleBasedStateMachine):
     def arrive(self, which: int) -> None:
         self.world.arrive(pick(self.world.late, which))
 
+    @precondition(lambda self: self.world.waiting())
+    @rule(which=which, twice=st.booleans())
+    def messages(self, which: int, twice: bool) -> None:
+        """From now on they take their time; or one of them comes."""
+        process = pick(self.world.waiting(), which)
+        if process.io.box.messages:
+            self.world.deliver(process, twice=twice)
+        else:
+            self.world.slow_down(process)
+
 
 class AtLength(Network):
-    """The same without short requests, as on a cluster."""
+    """The same without short requests, as on a cluster, and with messages that are hints only, as
+    to processes of an earlier version."""
 
     def __init__(self) -> None:
         super().__init__()
         self.world.server.plain = False
+        self.world.earlier = True
 
 
 class Mishaps(Network):
@@ -500,9 +513,22 @@ async def woken_is_granted(honest, self, seconds, left, *, rest=0.0):
 
         async def script(*args):
             del self.script
-            return [1, b"0", 0, str(value.fence).encode()]
+            return [1, b"0", str(value.fence).encode()]
 
         self.script = script
+
+
+@bug(Anchor, "grant")
+def deadline_counts_from_the_message(honest, self, handed, claim, now):
+    """It believes in its lease for as long as the message travelled after the lease had ended."""
+    return Grant(handed.fencing_token, handed.us, now, lives=handed.lives)
+
+
+@bug(queued, "read_message")
+def handed_for_the_whole_ttl(honest, text, since):
+    """It believes in the ttl that it asked for, and not in what it was handed."""
+    token, handed = honest(text, since)
+    return token, handed and handed._replace(lives=30.0)
 
 
 @bug(MemoryServer, "_release")
@@ -549,7 +575,7 @@ def barging_in(honest, self, name, key, token, ttl, says, inbox, ticket):
     if name.value is None and token not in name.gone:
         name.leave_queue(token)
         fence = self._grant(name, key, token, ttl, ttl / 1000, says, "|")
-        return [1, b"0", 0, fence.encode()]
+        return [1, b"0", fence.encode()]
     return honest(self, name, key, token, ttl, says, inbox, ticket)
 
 

@@ -68,11 +68,13 @@ class Lifetime:
             self.hold_until = grant.sent + policy.max_hold
         if not policy.renew:
             self.renew = False
-        sent, ttl = grant.sent, claim.ttl
+        sent, ttl = grant.sent, claim.ttl if grant.lives is None else grant.lives
         self.write_at = ceil((sent + A_SECOND) / TOGETHER) * TOGETHER
         """When the watchdog writes it down in the index and in the history."""
         self.due: float
         """When the watchdog has to look: to renew the lease, or to see that it is lost."""
+        self.term: float
+        """Seconds from the last renewal to the end."""
         self.renewed(sent, ttl)
 
     # The state. Nothing here asks the server, and reading a property changes nothing.
@@ -142,6 +144,7 @@ class Lifetime:
         # No command shortens what another one has promised, whatever order they arrive in.
         self.deadline = max(deadline(sent, ttl), self.deadline)
         self.due = sent + ttl / 3 if self.renew else self.deadline
+        self.term = ttl
         self.in_doubt = False
 
     def unknown(self) -> None:

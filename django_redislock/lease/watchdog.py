@@ -281,11 +281,11 @@ class Watchdog:
         """Look at a lease when it is due. It is not looked at now if it lived at this `time`."""
         if not lease.sound(time) and self._living(lease) is None:
             return
-        if not lease.renew or lease.in_doubt or lease.claim.ttl < SHORT:
+        if not lease.renew or lease.in_doubt or lease.term < SHORT:
             self._deadlines.start()
         lease.early = 0.0
         if lease.renew:
-            ttl = lease.claim.ttl
+            ttl = lease.term
             lease.early = EARLY * ttl / 3
             self._shortest = min(self._shortest, ttl)
         lease.at = lease.next
@@ -333,7 +333,7 @@ class Watchdog:
             if lease.write_at <= until:
                 lease.write_at = until + PRESENCE
                 old.append(lease)
-            if lease.renew and lease.due - until <= EARLY * lease.claim.ttl / 3:
+            if lease.renew and lease.due - until <= EARLY * lease.term / 3:
                 lease.at = READY
                 ready = self._ready.setdefault(self._together(lease), [])
                 ready.append((lease.deadline, entry[1], lease))
@@ -478,11 +478,11 @@ class Watchdog:
         """Look through all leases, and show that their process lives."""
         every_lease = self.register.lifetimes.copy().values()
         living = [lease for lease in every_lease if self._living(lease) is not None]
-        self._shortest = min((its.claim.ttl for its in living if its.renew), default=NEVER)
+        self._shortest = min((its.term for its in living if its.renew), default=NEVER)
         if len(self._behind) > BATCH:
             self._behind.clear()  # most are of leases that are gone
         # More time could cost a lease.
-        least = min((its.claim.ttl for its in living), default=NEVER)
+        least = min((its.term for its in living), default=NEVER)
         within = min(PATIENCE * least, connections.BACKGROUND_TIMEOUT)
         for index in {its.claim.keys.index for its in living}:
             show_life(self._port(within), self.server, index, PRESENCE, within)
@@ -521,7 +521,7 @@ class Watchdog:
         news = any(lease.state != LeaseState.UNKNOWN for lease in leases)
         try:
             if ask:
-                within = PATIENCE * min(lease.claim.ttl for lease in leases)
+                within = PATIENCE * min(lease.term for lease in leases)
                 run(renew(self._port(within, leases[0].terms), leases))
                 self._track([lease for lease in leases if lease.tracked and not lease.closing])
                 return True

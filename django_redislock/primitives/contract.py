@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, S
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
+from ..base.clock import deadline
 from ..base.exceptions import (
     LeaseLost,
     LeaseRevoked,
@@ -119,7 +120,9 @@ class Port(Scripts, Protocol):
         that. Returns `DEAF` if it does not listen yet, or if its connection is lost.
         """
 
-    async def wait(self, seconds: float, left: float, *, rest: float = 0.0) -> Grant | None:
+    async def wait(
+        self, seconds: float, left: float, *, rest: float = 0.0
+    ) -> Grant | Handed | None:
         """Wait for the message, for `seconds` at most; this may also end for no reason.
 
         A token that stands in the queue, and will get messages, waits for up to `rest` seconds if
@@ -127,7 +130,8 @@ class Port(Scripts, Protocol):
 
         Without a message a thread then stands in line until `left` seconds are over, so that the
         waiting threads of a process don't all send their next script at the same time. Returns
-        the grant if this process handed the lock over to the token.
+        the grant if this process handed the lock over to the token, or what a message says of
+        that.
         """
 
     def own_inbox(self, keys: Keys) -> str:
@@ -193,6 +197,7 @@ class Claim:
         primitive: Primitive,
         *,
         guarded: bool = False,
+        renewed: bool = False,
     ) -> None:
         self.keys = keys
         """The keys of its name. If it has several, these are not in Redis."""
@@ -203,6 +208,8 @@ class Claim:
         """The algorithm by which it is held."""
         self.guarded = guarded
         """After lost data the lock is not given to it for a ttl, and its lease is put back."""
+        self.renewed = renewed
+        """Its lease is renewed from the beginning, so it may be short at first."""
 
     def raise_failed(self) -> None:
         """Raise what the short request has raised, once."""
@@ -240,10 +247,29 @@ class Grant(NamedTuple):
     """None: this primitive has none; `unfenced` says why."""
     acquired_us: int
     sent: float
-    """When the request that got the lock was sent, by the clock of this process."""
+    """When the request that got the lock was sent, by the clock of this process; or some time
+    before that."""
     untold: bool = False
     """A release has handed the lock over, and the waiter found out by asking, although it
     listened: no message came."""
+    lives: float | None = None
+    """Seconds that the lease lives, unless it is renewed. None: the ttl of its claim."""
+
+    def deadline(self, ttl: float) -> float:
+        """Return until when a lease of this ttl counts as held."""
+        return deadline(self.sent, ttl if self.lives is None else self.lives)
+
+
+class Handed(NamedTuple):
+    """What a message says of a lock that was handed over by a release."""
+
+    fencing_token: int
+    us: int
+    """When that was, in µs, by the server's clock."""
+    lives: float
+    """Seconds that the lease lives since then."""
+    since: float
+    """Since when the connection listens, by the clock of this process."""
 
 
 class Answered(LockError):

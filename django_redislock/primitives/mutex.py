@@ -7,12 +7,13 @@
     is set anew. So we may always ask again.
 3.  A claim that can't have the lock and may wait is put into the queue by that same script.
 4.  *Release* compares the token, deletes the key and, in the same step, hands the lock to the
-    first waiter whose process can be reached, for a short claim window. That waiter is woken and
-    calls acquire again: it finds that it has the lock. Nobody can get in between. If it does not
-    come, the window passes, and the next waiter's slice finds the lock free. A waiter of the
-    process that releases has nothing to confirm: the answer says who has the lock now, and its
-    lease began when the release was sent. A lock for which nobody waits is released by one short
-    script, as it was taken.
+    first waiter whose process can be reached. Nobody can get in between. If that process was seen
+    just now, it has the lock for a few seconds, and a message says so (queued.py, `Anchor`). Else
+    it has the lock for a short claim window: it is woken and calls acquire again, which finds that
+    it has the lock. If it does not come, that time passes, and the next waiter's slice finds the
+    lock free. A waiter of the process that releases is named by the answer, and its lease began
+    when the release was sent. A lock for which nobody waits is released by one short script, as it
+    was taken.
 5.  Giving up is an acquire without an inbox: if the lock was handed to us at that very moment we
     have it after all; otherwise our place in the queue is gone when the answer comes.
 6.  If an answer was lost, the last request is a release that leaves a tombstone: an acquire of
@@ -178,8 +179,8 @@ class Asking:
                 raise
             self._away = None
             if code == 1:
-                acquired_us, handed, *fences = rest
-                acquired = acquired or (1, acquired_us, handed)
+                acquired_us, *fences = rest
+                acquired = acquired or (1, acquired_us)
                 each = zip((its.name for its in group), fences, strict=True)
                 claim.fencing_tokens = {**claim.fencing_tokens, **dict(each)}
                 continue

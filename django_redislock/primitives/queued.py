@@ -6,6 +6,7 @@ differ in the script, and in its last arguments.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -14,9 +15,20 @@ from ..base import label
 from ..base.clock import deadline
 from ..base.exceptions import LockError, LockNotAcquired, LockUnavailable
 from ..base.holder import server_time
-from .contract import Claim, Grant, Port, Refusal, Request, Word, milliseconds, too_late, twice
+from .contract import (
+    Claim,
+    Grant,
+    Handed,
+    Port,
+    Refusal,
+    Request,
+    Word,
+    milliseconds,
+    too_late,
+    twice,
+)
 from .keys import Keys
-from .scripts import ask, flag, instant, maybe, nth, refusal, sight, text, whole
+from .scripts import ask, instant, maybe, nth, refusal, sight, text, whole
 from .waiting import DEAF, HEAD, NEVER, WaitLog, backoff, slice_for
 
 Acquired = tuple[Any, ...]
@@ -35,12 +47,13 @@ def acquired(answer: Any, names: int = 1) -> Acquired:
     lua/mutex_acquire.lua or lua/permits_acquire.lua says of that code, without a holder's
     times, which are in a `Sight`."""
     match answer:
-        case [1, acquired_us, handed, *fences] if len(fences) == names:
-            return 1, instant(acquired_us), flag(handed), *map(whole, fences)
+        case [1, acquired_us, *fences] if len(fences) == names:
+            return 1, instant(acquired_us), *map(whole, fences)
         case [0, value, pttl, now_us, position, ticket, lasted_us, number]:
             seen, us = sight(value or b"", pttl, now_us), label.number(maybe(lasted_us))
             lasted_for = None if us is None else us / 1e6
-            return 0, seen, whole(position), ticket.decode(), lasted_for, whole(number)
+            now_us = instant(now_us)
+            return 0, seen, whole(position), ticket.decode(), lasted_for, now_us, whole(number)
         case [2, ticket]:
             return 2, ticket.decode()
         case [4, left_ms, now_us, ticket]:
@@ -173,6 +186,62 @@ class Attempts:
         return min(backoff(self._failures, uniform=self._port.uniform), self.left)
 
 
+_handed = re.compile(r"([0-9A-Za-z]{32})\|([0-9]{1,16})\|([0-9]{1,16})\|([0-9]{1,9})").fullmatch
+
+
+def read_message(text: str, since: float) -> tuple[str, Handed | None]:
+    """Read a message of lua/queue.lua to a waiter, over a connection that listens since then.
+    Return its token, and what it was handed, if the message says that."""
+    its = _handed(text)
+    if its is None:
+        return text, None
+    return its[1], Handed(int(its[2]), int(its[3]), int(its[4]) / 1000, since)
+
+
+LATE = 0.05
+"""Seconds that a message may take, as far as the clocks tell. They are taken off the lease: if the
+server's clock was set forward meanwhile, the message took longer."""
+DRIFT = 0.01
+"""The part by which a server's clock may run faster than ours; as in `clock.deadline`."""
+FRESH = 60.0
+"""Seconds for which an anchor is good: the drift grows with them."""
+
+
+class Anchor(NamedTuple):
+    """The last answer to a waiter: a request that was sent at `sent`, by our clock, was carried
+    out at `us`, in µs, by the server's.
+
+    At `us` our clock was at `sent` or later. So when the server's clock says that some time has
+    passed since then, our clock is at least as far from `sent`, less the drift.
+    """
+
+    sent: float
+    us: int
+
+    def late(self, us: int, now: float) -> float:
+        """Return for how many seconds that time of the server has passed, or some more."""
+        return now - self.sent - (us - self.us) / 1e6
+
+    def grant(self, handed: Handed, claim: Claim, now: float) -> Grant | None:
+        """Return the grant of a lock that was handed to a claim, as a message says that is read
+        now. None if that is in doubt, or if the lease is shorter than the claim has to have: then
+        ask, as after any message."""
+        passed, late = (handed.us - self.us) / 1e6, self.late(handed.us, now)
+        lives = min(handed.lives, claim.ttl)
+        if (
+            # Another server may have sent the message than the one that has answered.
+            handed.since > self.sent
+            # It is older than the answer, or one of the clocks was set.
+            or not 0 <= passed < FRESH
+            or not 0 <= late < LATE
+            or lives < 10 * LATE
+            or (lives < claim.ttl and not claim.renewed)
+        ):
+            return None
+        lives -= passed * DRIFT + LATE
+        return Grant(handed.fencing_token, handed.us, self.sent + passed, lives=lives)
+
+
 async def acquire(
     port: Port, claim: Claim, wait: float | None, way: Ask
 ) -> Grant | LockNotAcquired:
@@ -185,6 +254,7 @@ async def acquire(
     attempts = Attempts(port, claim, wait)
     names = claim.names
     begun = listened = False
+    anchor: Anchor | None = None
     ticket = ""
     try:
         inbox = "" if wait == 0 else await port.listen(token, within=0, keys=names)
@@ -201,8 +271,13 @@ async def acquire(
                 listened = False
                 continue
             if code == 1:
-                acquired_us, handed, fence = rest
-                untold = handed and listened and port.learned == "look"
+                acquired_us, fence = rest
+                untold = (
+                    anchor is not None
+                    and listened
+                    and port.learned == "look"
+                    and anchor.late(acquired_us, attempts.sent) >= LATE
+                )
                 return Grant(fence, acquired_us, attempts.sent, untold)
             if code == 2:
                 # Killed waiters stood before us. A script removes only some of them, since Redis
@@ -227,7 +302,8 @@ async def acquire(
                 raise rest[0].error(name)
             if code == -2:
                 raise _another_kind(name, claim, rest[0])
-            (_, holder), position, ticket, lasted_for, *holders = rest
+            (_, holder), position, ticket, lasted_for, now_us, *holders = rest
+            anchor = Anchor(attempts.sent, now_us)
             if attempts.last:
                 return LockNotAcquired(
                     name, holder, attempts.waited, position, lasted_for, *holders
@@ -244,12 +320,9 @@ async def acquire(
             place = position if listened else 0
             pause = slice_for(place, holder.remaining, left, port.uniform)
             rest_for = max(pause, attempts.log.next_busy - attempts.waited) if listened else 0.0
-            grant = await port.wait(pause, left, rest=min(left, rest_for))
-            if (
-                grant is not None
-                and len(names) == 1
-                and port.now() < deadline(grant.sent, claim.ttl)
-            ):
+            found = await port.wait(pause, left, rest=min(left, rest_for))
+            grant = anchor.grant(found, claim, port.now()) if isinstance(found, Handed) else found
+            if grant is not None and len(names) == 1 and port.now() < grant.deadline(claim.ttl):
                 return grant
             inbox = await port.listen(token, within=0, keys=names)
     finally:

@@ -45,7 +45,6 @@ from functools import partial
 from typing import Any, ClassVar
 
 from ..base import tokens
-from ..base.clock import deadline
 from ..base.exceptions import LockError, LockNotAcquired, LockUnavailable
 from . import mutex, queued
 from .contract import (
@@ -240,7 +239,7 @@ class Together:
                 continue
             if isinstance(also, Grant):
                 # The mutex was asked for earlier: its deadline is the first of the two.
-                if port.now() < deadline(got.sent, claim.ttl):
+                if port.now() < got.deadline(claim.ttl):
                     return got
                 if attempts.over:
                     raise too_late(claim)

@@ -42,8 +42,9 @@ from ..base.clock import now
 from ..base.exceptions import LockError
 from ..base.process import rlock
 from ..primitives import scripts
-from ..primitives.contract import Grant, run
+from ..primitives.contract import Grant, Handed, run
 from ..primitives.keys import Keys
+from ..primitives.queued import read_message
 from ..primitives.scripts import NONSENSE, nth
 from ..primitives.waiting import backoff
 from . import connections
@@ -73,7 +74,7 @@ INVALIDATED = "__redis__:invalidate"
 
 
 class Waker(Protocol):
-    def __call__(self, notified: bool, grant: Grant | None = None) -> object: ...
+    def __call__(self, notified: bool, grant: Grant | Handed | None = None) -> object: ...
 
 
 class Follower(Protocol):
@@ -90,7 +91,7 @@ class Process:
     """What the waiters of this process say of its inboxes at one server."""
 
     def __init__(self, server: Server, prefix: str) -> None:
-        self.id = secrets.token_hex(8)
+        self.id = "m" + secrets.token_hex(8)  # as lua/queue.lua's `understands` has it
         self.channel = f"{prefix}:inbox:{self.id}"
         """The channel for all locks."""
         self._server = server
@@ -299,7 +300,7 @@ class Inbox:
         self._unheard = True
         try:
             for heard in its.messages(seconds):
-                self._take(heard)
+                self._take(heard, its.since)
         except (OSError, RedisError, *STUMBLES) as error:
             if foreign(error, handled):
                 raise
@@ -309,11 +310,12 @@ class Inbox:
         self._unheard = False
         return True
 
-    def _take(self, heard: Heard) -> None:
+    def _take(self, heard: Heard, since: float) -> None:
         kind, channel, data = heard
         if kind in (b"message", b"smessage"):
             if type(data) is bytes:
-                self._tell(data.decode(errors="replace"), notified=True)
+                token, handed = read_message(data.decode(errors="replace"), since)
+                self._tell(token, notified=True, grant=handed)
             elif self._follower is not None:
                 self._follower.suspect(data)
         elif kind in (b"subscribe", b"ssubscribe"):
@@ -358,7 +360,7 @@ class Inbox:
         if token == self._reader and its is not None:
             its.ring()
 
-    def _tell(self, token: str, *, notified: bool, grant: Grant | None = None) -> None:
+    def _tell(self, token: str, *, notified: bool, grant: Grant | Handed | None = None) -> None:
         """Wake a waiter. The one that reads the messages is awake, and looks by itself."""
         # In a function of its own, so that no variable of a loop keeps a waiter, and its client,
         # alive.

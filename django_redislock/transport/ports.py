@@ -23,7 +23,7 @@ from ..base import process, tokens
 from ..base.clock import now
 from ..base.exceptions import LockError, LockUnavailable
 from ..primitives import fence, scripts, waiting
-from ..primitives.contract import NO_TERMS, Grant, Learned, Request, Terms, Word, run
+from ..primitives.contract import NO_TERMS, Grant, Handed, Learned, Request, Terms, Word, run
 from ..primitives.keys import Keys, Shared
 from ..primitives.scripts import ask, pttls
 from ..primitives.waiting import DEAF, LEAST, LINE, NEVER
@@ -71,7 +71,7 @@ class _News:
     notified = False
     woken = False
     """Whether `_pause` has to end."""
-    grant: Grant | None = None
+    grant: Grant | Handed | None = None
 
 
 def _alone(keys: Sequence[str]) -> list[str]:
@@ -247,7 +247,7 @@ class BasePort:
         # listening must not reach the next wait of this port.
         news = self._news = _News()
 
-        def wake(notified: bool, grant: Grant | None = None) -> None:
+        def wake(notified: bool, grant: Grant | Handed | None = None) -> None:
             news.grant = grant or news.grant
             news.notified |= notified
             news.woken = True
@@ -259,7 +259,9 @@ class BasePort:
         """End the present `_pause`. May be called from any thread."""
         raise NotImplementedError
 
-    async def wait(self, seconds: float, left: float, *, rest: float = 0.0) -> Grant | None:
+    async def wait(
+        self, seconds: float, left: float, *, rest: float = 0.0
+    ) -> Grant | Handed | None:
         if not self._boxes:  # no message can come
             await self.sleep(seconds)
             self.learned = "look"
@@ -269,7 +271,8 @@ class BasePort:
         await self._pause(min(rest, LONGEST) if rests else seconds)
         await self._take_turn(until)
         grant, self._news.grant = self._news.grant, None
-        self.learned = "process" if grant else "message" if self._news.notified else "look"
+        of_process = type(grant) is Grant
+        self.learned = "process" if of_process else "message" if self._news.notified else "look"
         self._news.notified = False
         # No replica has confirmed a grant that was handed over.
         return None if self._terms.replicas else grant

@@ -78,6 +78,8 @@ class Subscription:
     def __init__(self, pool: redis.ConnectionPool) -> None:
         self._heard = self._pinged = now()
         self._connection: Any = pool.get_connection()
+        self.since = now()
+        """When it was connected."""
         sock = getattr(self._connection, "_sock", None)
         self._socket = sock if isinstance(sock, socket.socket) else None
         self.shared = type(sock) is socket.socket

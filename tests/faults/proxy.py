@@ -147,7 +147,7 @@ class Proxy:
 
     def __init__(self, server: RedisServer, *, seed: int = 0) -> None:
         self._server = server
-        self._dice = random.Random(seed)
+        self.dice = random.Random(seed)
         self._rules: list[Rule] = []
         self._loop = asyncio.new_event_loop()
         self._writers: set[asyncio.StreamWriter] = set()
@@ -161,6 +161,10 @@ class Proxy:
         """Whether what is published gets lost, while the subscribers' connections stay."""
         self.slow = 0.0
         """Seconds by which each answer comes later."""
+        self.late = (0.0, 0.0)
+        """Seconds by which what is published comes later, at least and at most."""
+        self.doubles = False
+        """Whether it comes twice."""
         self.port = 0
         self.connected = 0
         """How many connections clients have opened so far."""
@@ -290,7 +294,7 @@ class Proxy:
     def verdict(self, words: list[bytes]) -> Rule | None:
         """The rule that hits this command, if any."""
         for rule in self._rules:
-            if rule.applies(words, self._dice):
+            if rule.applies(words, self.dice):
                 return rule
         return None
 
@@ -399,7 +403,10 @@ class _Connection:
                     return
                 if self.forgotten:
                     continue
-                target.write(data)
+                if target is self._to_client:
+                    await asyncio.sleep(self._proxy.dice.uniform(*self._proxy.late))
+                for _ in range(1 + (target is self._to_client and self._proxy.doubles)):
+                    target.write(data)
                 await target.drain()
 
         ways = [

@@ -183,3 +183,28 @@ def test_what_is_told_of_the_holder(api: Api, clock: Clock, offset: float, held:
     assert held <= holder.held < held + PATIENCE
     assert holder.remaining <= TTL - offset
     api.release(lease)
+
+
+@pytest.mark.parametrize("step", [20.0, -20.0])
+def test_a_lock_that_is_handed_over_by_a_message(
+    api: Api, clock: Clock, settings: Any, step: float
+) -> None:
+    """The waiter knows the server's clock from before it was set. It does not believe in its
+    lease for longer than the server does."""
+    settings.CACHES = caches(clock.server.url) | {
+        "elsewhere": caches(f"{clock.server.url}#elsewhere")["default"]
+    }
+    held = redis_lock(NAME, using="elsewhere", ttl=300).acquire()
+    assert held is not None
+    lock = redis_lock(NAME, ttl=60, wait=None)
+    waiter = api.start(lambda: api.acquire(lock, wait=None))
+    eventually(lambda: clock.redis.pubsub_channels("redislock:inbox:*"))
+    waiters = f"{LOCK}:waiters"
+    first = clock.redis.hvals(waiters)
+    eventually(lambda: clock.redis.hvals(waiters) not in ([], first))
+    clock.set(step)
+    held.release()
+    lease = waiter.result(PATIENCE)
+    left = lease.remaining()
+    assert 0 < left <= clock.redis.pttl(LOCK) / 1000 + 0.1
+    api.release(lease)

@@ -44,7 +44,7 @@ def test_a_loop_is_closed_with_a_lease_held(start: Start, redis: Redis, lock: st
 
 
 def test_a_loop_is_closed_with_a_waiter(start: Start, redis: Redis) -> None:
-    """It does not come for the lock that it is handed: that costs one claim window."""
+    """It does not come for the lock that it is handed: that costs a few seconds."""
     with redis_lock("job"):
         worker = start("tests.faults.test_loops:close", "waiting")
         assert worker.says() == "closed"

@@ -140,12 +140,14 @@ def test_lost_when_it_queues(scene: Scene) -> None:
 
 @in_every_way
 def test_lost_when_it_confirms(scene: Scene) -> None:
-    """A waiter to whom the lock was handed asks again within its claim window, and has it."""
+    """A waiter to whom the lock was handed, and that no message reached, asks again and has it."""
     held = scene.acquire_direct()
     first = scene.start()
     (token,) = scene.queued(1)
     second = scene.start_direct()
     scene.queued(2)
+    scene.meet()
+    scene.proxy.deaf = True
     rule = scene.lose(ACQUIRE, token=token)
     scene.release(held)
     rule.happened()
@@ -159,13 +161,15 @@ def test_lost_when_it_confirms(scene: Scene) -> None:
 
 @with_every_fault
 def test_a_waiter_that_can_not_confirm(scene: Scene) -> None:
-    """After a claim window the lock goes on to the next one; when the network is back, the
-    waiter is still waiting, and gets the lock in its turn."""
+    """Nor does a message reach it: after a few seconds the lock goes on to the next one. When the
+    network is back, the waiter is still waiting, and gets the lock in its turn."""
     held = scene.acquire_direct()
     first = scene.start()
     (token,) = scene.queued(1)
     second = scene.start_direct()
     scene.queued(2)
+    scene.meet()
+    scene.proxy.deaf = True
     # What arrived would confirm it, so here nothing does.
     fault = Fault.RESET_BEFORE if scene.fault in RESETS else Fault.LOSE_REQUEST
     rule = scene.lose(ACQUIRE, times=FOR_EVER, token=token, fault=fault)

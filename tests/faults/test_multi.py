@@ -80,7 +80,7 @@ def test_a_lost_wakeup(api: Api, proxy: Proxy, redis: Redis) -> None:
 
 
 def test_a_waiter_that_is_gone(api: Api, proxy: Proxy, redis: Redis) -> None:
-    """What was handed to it goes on to the next one when its claim window is over."""
+    """What was handed to it goes on to the next one after a few seconds."""
     single = api.acquire(direct("b"))
     rule = proxy.on(ACQUIRE, Fault.LOSE_REQUEST, times=0)
     gone = api.start(lambda: api.acquire(MultiLock(NAMES), wait=PATIENCE))

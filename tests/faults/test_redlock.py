@@ -647,7 +647,7 @@ def test_when_the_answers_decide() -> None:
     """Two that say no and one that is down can't make it a majority, but are none themselves: the
     others are waited for, or it would look as if nobody could be asked."""
     algorithm = redlock.Redlock(Servers.of(ALIASES))
-    yes = queued.acquired([1, b"1", 0, b"1"])
+    yes = queued.acquired([1, b"1", b"1"])
     no = queued.acquired([0, b"x" * 32, 1000, b"1", 0, b"", None, 1])
     down = LockUnavailable("refused")
     pending = LockUnavailable("nothing yet", doubtful=True, silent=True)

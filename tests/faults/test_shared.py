@@ -74,7 +74,8 @@ class TestKilled:
     def test_a_waiter_before_it_confirms(
         self, start: Start, beside: Proxy, redis: Redis, others: ThreadPoolExecutor
     ) -> None:
-        """The place that was handed to it goes to the next one after the claim window."""
+        """It gets no message, and asks. The place that was handed to it goes to the next one when
+        it would have been passed over."""
         with semaphore() as first:
             second = lease_of(others.submit(semaphore().acquire))
             woken = start("wait", "30", "semaphore", url=beside.url)
@@ -82,6 +83,7 @@ class TestKilled:
             behind = others.submit(semaphore().acquire)
             eventually(lambda: queued(redis, 2))
             confirming = beside.on(ACQUIRE, Fault.HOLD_REQUEST)
+            beside.deaf = True
             second.release()
             confirming.happened()
             handed = ends(redis)

@@ -11,8 +11,7 @@
 --                    queue: this is the only try, or the last one
 --          5 ticket  time of arrival from an earlier reply, or ""; it keeps our place when
 --                    the queue was lost or we were passed over, and is good for every name
--- Returns  {1, acquired at µs, handed, fencing token of each name}  we hold them all; `handed` is 1 if a
---                                                                   release gave us one, else 0
+-- Returns  {1, acquired at µs, fencing token of each name}          we hold them all
 --          {0, value, pttl ms, now µs, position, ticket, lasted, number}  somebody else holds the lock of
 --                                                                   this number; `lasted`, of the last
 --                                                                   holder, only when we give up

@@ -19,17 +19,16 @@ local function arrival(waited)
 end
 
 local function granted_all(values, waited, ttl, says)
-  local answer = {1, integer(now), 0}
+  local answer = {1, integer(now)}
   for i = 1, LOCKS do
     turn_to(i)
     if values[i] then
-      local fence, acquired_at, handed = confirm(values[i], ttl)
-      answer[i + 3] = fence
+      local fence, acquired_at = confirm(values[i], ttl)
+      answer[i + 2] = fence
       if i == 1 then answer[2] = acquired_at end
-      if handed then answer[3] = 1 end
     else
       if waited[i] then leave_queue(token) end
-      answer[i + 3] = grant(token, ttl, ttl, says, waited[i] and '+' or '|')
+      answer[i + 2] = grant(token, ttl, ttl, says, waited[i] and '+' or '|')
     end
   end
   return answer

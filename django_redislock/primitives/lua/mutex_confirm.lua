@@ -2,8 +2,7 @@
 --
 -- KEYS   as in mutex_grant.lua
 -- Gives  confirm(value, ttl)  let our token hold the lock, which has `value` at the key, for `ttl` ms
---                             from now. Returns the fencing token, the time of acquiring, µs, and
---                             1 if the lock was handed to us
+--                             from now. Returns the fencing token, and the time of acquiring, µs
 -- luacheck: read globals now lock parts_of enlist
 
 local function confirm(value, ttl)
@@ -16,5 +15,5 @@ local function confirm(value, ttl)
     if mark ~= '|' then enlist(now / 1000 + ttl) end
   end
   if mark == '?' then redis.call('SETRANGE', lock, 32, '+') end
-  return fence, acquired_at, mark == '?' and 1 or nil
+  return fence, acquired_at
 end

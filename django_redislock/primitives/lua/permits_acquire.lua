@@ -11,7 +11,7 @@
 --                    the queue was lost or we were passed over
 --          6 kind
 --          7 limit
--- Returns  {1, acquired at µs, handed, fencing token}                        we hold a permit, as in
+-- Returns  {1, acquired at µs, fencing token}                                we hold a permit, as in
 --                                                                            mutex_acquire.lua
 --          {0, value, pttl ms, now µs, position, ticket, lasted, how many}   others hold them all:
 --                                     the one whose lease ends first, and how many they are
@@ -33,8 +33,7 @@ local record = ends and redis.call('HGET', holders, token)
 if record then
   -- First, since a full Redis denies other writes, but not after one that it has allowed.
   redis.call('PEXPIRE', lock, math.max(redis.call('PTTL', lock), ttl))
-  local handed = mark_of(record) == '?' and 1 or 0
-  if handed == 1 then
+  if mark_of(record) == '?' then
     record = marked(record, '+')
     redis.call('HSET', holders, token, record)
     ends = 0
@@ -44,11 +43,11 @@ if record then
   redis.call('ZADD', lock, integer(math.max(ends, millis + ttl)), token)
   settle(mark_of(record) == '+')
   local _, _, fence, acquired_at = parts_of(record)
-  return {1, acquired_at, handed, fence}
+  return {1, acquired_at, fence}
 end
 
 if redis.call('EXISTS', queue, gone) == 0 and fits(says) then
-  return {1, integer(now), 0, grant(token, ttl, ttl, says, '|')}
+  return {1, integer(now), grant(token, ttl, ttl, says, '|')}
 end
 
 local why = redis.call('GET', gone)
@@ -78,7 +77,7 @@ if fence or inbox == '' then
 end
 if fence then
   settle(true)
-  return {1, integer(now), 0, fence}
+  return {1, integer(now), fence}
 end
 local its, ends_at = ends_first()
 local value = redis.call('HGET', holders, its)

@@ -13,7 +13,8 @@
 -- Gives  granted    the tokens of these waiters, each with its fencing token
 -- luacheck: read globals now integer queue waiters token MINUTE MOST CLUSTER
 
--- A waiter to whom the lock was handed has so long to confirm it, in ms.
+-- A waiter to whom the lock was handed has so long to confirm it, in ms. One that was seen within that time
+-- lives, most likely, and confirms nothing.
 local CLAIM_WINDOW = 1000
 -- A waiter is passed over when it was not seen for so long, in µs: its process is
 -- stopped. It must be longer than the longest slice that waiting.py sleeps.
@@ -33,8 +34,9 @@ local function stand_in_line(ticket, inbox, ttl, says)
   end
   if inbox ~= '' then
     -- The earlier one counts: a first send may come after a later one, or its answer be lost.
-    redis.call('ZADD', queue, 'LT', ticket, token)
-    ticket = integer(redis.call('ZSCORE', queue, token))
+    if redis.call('ZADD', queue, 'LT', ticket, token) == 0 then
+      ticket = integer(redis.call('ZSCORE', queue, token))
+    end
     redis.call('HSET', waiters, token,
       table.concat({integer(now), ttl, inbox, says}, '|'))
     redis.call('PEXPIRE', queue, MINUTE)
@@ -62,30 +64,40 @@ local function channel_of(inbox)
   if not string.find(inbox, ':', 1, true) then return string.sub(queue, 1, -6) .. 'inbox:' .. inbox end
 end
 
--- Whether somebody listens at an inbox: a process that was killed does not. If a waiter can't listen
+-- How many listen at an inbox: at that of a process that was killed, nobody does. If a waiter can't listen
 -- (its connection is away), if another node of a cluster may know it, or if the Redis user may not ask
--- (which is an error), its sign of life has to do. PUBLISH would count listeners, too, but also those with
--- a pattern.
-local function listens(inbox)
+-- (which is an error), nil: its sign of life has to do. PUBLISH would count listeners, too, but also those
+-- with a pattern.
+local function listeners(inbox)
   local channel = inbox ~= DEAF and channel_of(inbox)
-  if inbox == DEAF or CLUSTER and not channel then return true end
+  if inbox == DEAF or CLUSTER and not channel then return nil end
   local answer
   if channel then
     answer = redis.pcall('PUBSUB', 'SHARDNUMSUB', channel)
   else
     answer = redis.pcall('PUBSUB', 'NUMSUB', inbox)
   end
-  return answer.err or answer[2] > 0
+  return not answer.err and answer[2] or nil
 end
 
-local function tell(inbox, waiter)
+local function tell(inbox, message)
   if inbox == DEAF then return end
   local channel = channel_of(inbox)
   if channel then
-    redis.pcall('SPUBLISH', channel, waiter)
+    redis.pcall('SPUBLISH', channel, message)
   else
-    redis.pcall('PUBLISH', inbox, waiter)
+    redis.pcall('PUBLISH', inbox, message)
   end
+end
+
+-- Whether a message to this inbox may say for how long the lock is handed over. Processes of earlier versions
+-- have no such letter.
+local function understands(inbox)
+  return string.find(inbox, 'm%x+$')
+end
+
+local function just_now(seen)
+  return now >= tonumber(seen) and now - seen < 1000 * CLAIM_WINDOW
 end
 
 -- Whether there is room for a waiter; nil: it waits for a lock of another kind, which can't be held
@@ -95,11 +107,14 @@ local function has_room(says, fits)
   if not string.find(says, '\t', 1, true) then return true end
 end
 
--- Hand what is free to the first waiter that can be reached, and wake it: `grant` gives it the lock for
--- the claim window. A waiter of the process that asks has nothing to confirm: it has a whole lease at
--- once, and the answer says so. With `fits`, hand it to all waiters at the head of
--- the queue, as long as there is room for the next one; nobody passes a waiter for whom there is no
--- room.
+-- Hand what is free to the first waiter that can be reached, and wake it: `grant` gives it the lock. Then
+--   a waiter of the process that asks has its whole ttl, and the answer says so;
+--   a waiter that listens, and was seen within the claim window, has it until it would be passed over if it
+--     were not seen any more, and a message says so:
+--     token|fencing token|time of acquiring, µs|for how long, ms;
+--   any other waiter has it for the claim window, and has to confirm it.
+-- With `fits`, hand it to all waiters at the head of the queue, as long as there is room for the next one;
+-- nobody passes a waiter for whom there is no room.
 --
 -- Returns the token of the last waiter that it was handed to, or of the one for which there is no room;
 -- or `caller` when everybody before it is served or gone; or nil when nobody waits any more. After MOST
@@ -128,7 +143,8 @@ local function hand_over(grant, caller, fits)
     local entry = redis.call('HGET', waiters, first)
     local seen, ttl, inbox, says = string.match(entry or '', '^(%d+)|(%d+)|([^|]*)|(.*)$')
     if seen and #ttl > 14 then seen = nil end  -- as in value.lua
-    local reached = seen and listens(inbox)
+    local there = seen and listeners(inbox)
+    local reached = seen and there ~= 0
     local lately = reached and now - seen < SIGN_OF_LIFE
     local room = seen and has_room(says, fits)
     if lately and room == false then return first end
@@ -142,6 +158,10 @@ local function hand_over(grant, caller, fits)
       if inbox == own_inbox then
         table.insert(granted, first)
         table.insert(granted, grant(first, ttl, ttl, says, '+'))
+      elseif there and understands(inbox) and just_now(seen) then
+        local lives = math.min(ttl, math.floor((seen + SIGN_OF_LIFE - now) / 1000))
+        local fence = grant(first, ttl, lives, says, '+')
+        tell(inbox, table.concat({first, fence, integer(now), lives}, '|'))
       else
         tell(inbox, first)
         grant(first, ttl, CLAIM_WINDOW, says, '?')

@@ -52,6 +52,8 @@ class Plan:
     """The share of rounds in which it is stopped, for between 1/4 and 5/2 of the lease."""
     lost: float = 0.0
     """The share of replies that are lost: half of them with a reset, half of them in silence."""
+    late: float = 0.0
+    """Seconds by which messages to waiters come later, at most."""
     section: tuple[float, float] = (0.005, 0.025)
     long: float = 0.03
     """The share of sections that need renewals, if there are faults."""
@@ -72,8 +74,9 @@ def torture(plan: Plan) -> History:
         path = Path(directory) / "journal"
         with Proxy(server, seed=plan.seed) as proxy:
             url = f"redis://127.0.0.1:{server.tcp_port}/0"
-            if plan.lost:
+            if plan.lost or plan.late:
                 _lose(proxy, plan.lost)
+                proxy.late = (0.0, plan.late)
                 url = proxy.url
             _Arena(plan, path, url).run()
         _look(plan, path, server)
