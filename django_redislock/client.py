@@ -110,7 +110,6 @@ class Lock(RedisLock):
                 Policy(using=server.using, after_loss=policy.after_loss),
                 lambda _: server.clustered,
             ),
-            renewed=not self.timeout,
         )
         return _ask(self._attempt(token, server, claim, policy, wait))
 

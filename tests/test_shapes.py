@@ -67,6 +67,8 @@ BODIES = {
     "a short refusal": b"*3\r\n:0\r\n:0\r\n:0\r\n",
     "a granted huge number": b"*3\r\n:1\r\n:%d\r\n:%d\r\n" % (10**30, 10**30),
     "a granted text": b"*3\r\n:1\r\n" + bulk(b"x") + bulk(b"y"),
+    "a grant of a text": b"*2\r\n:1\r\n" + bulk(b"x"),
+    "a grant of a huge number": b"*2\r\n:1\r\n:%d\r\n" % 10**30,
     "a granted list": b"*3\r\n:1\r\n*1\r\n:1\r\n*1\r\n:1\r\n",
     "granted for ever": b"*3\r\n:1\r\n:%d\r\n:%d\r\n" % (10**18, 10**18),
     "text for the code": b"*4\r\n" + bulk(b"1") + b":1\r\n:1\r\n:1\r\n",
@@ -199,7 +201,7 @@ def own(*numbers: int) -> Answer:
 
 
 AT = 1_732_423_423_423_424
-GRANT = own(1, AT, 0, AT)
+GRANT = own(1, AT, AT)
 
 
 def short_grant(nonce: bytes) -> bytes:
@@ -325,8 +327,8 @@ OPERATIONS: dict[str, Operation] = {
     "semaphore, release": held(semaphore, GRANT, release),
     "semaphore, extend": held(semaphore, GRANT, extend),
     "downgrade": held(write, GRANT, lambda lease: lease.downgrade()),
-    "multi, release": held(two, own(1, AT, 0, AT, AT), release),
-    "multi, extend": held(two, own(1, AT, 0, AT, AT), extend),
+    "multi, release": held(two, own(1, AT, AT, AT), release),
+    "multi, extend": held(two, own(1, AT, AT, AT), extend),
     "timestamp, release": held(TimestampLock, own(1, AT), release),
     "timestamp, extend": held(TimestampLock, own(1, AT), extend),
     "cache.lock, release": release_of_the_cache,

@@ -426,7 +426,7 @@ class Lock(Entered):
             ),
             primitive=primitive,
             guarded=plan.guarded,
-            renewed=policy.renew and policy.timestamp_key is None,
+            renewed=plan.renewed,
         )
         if wait != 0 and (policy.lock_order != "off" or order.testing is not None):
             order.check(claim, server, me, policy.lock_order)

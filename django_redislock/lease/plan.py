@@ -27,8 +27,8 @@ class Plan:
     """What locks with the same settings have in common. Times are seconds."""
 
     __slots__ = (
-        *("_index", "guarded", "policy", "primitive", "register", "server", "straight", "terms"),
-        *("ttl", "watchdog", "young"),
+        *("_index", "guarded", "policy", "primitive", "register", "renewed", "server"),
+        *("straight", "terms", "ttl", "watchdog", "young"),
     )
 
     def __init__(self, policy: Policy) -> None:
@@ -37,6 +37,8 @@ class Plan:
         self.primitive: Primitive = kinds.primitive(policy)
         self.guarded = kinds.guarded(policy, clustered)
         """Whether nobody new gets the lock for a while after lost data."""
+        self.renewed = policy.renew and policy.timestamp_key is None
+        """Whether its lease may be short at first, as one that was handed over is."""
         self.terms = policy.terms()
         self.ttl = policy.ttl if policy.max_hold is None else min(policy.ttl, policy.max_hold)
         self.register = register(self.server)

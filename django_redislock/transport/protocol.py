@@ -157,7 +157,9 @@ class PlainReader:
                     raise InvalidResponse(f"an answer of more than {DEEPEST} lists in each other")
                 self._lists.append((values, length))
             elif kind == b":":
-                return int(rest)
+                if -(2**63) <= (number := int(rest)) < 2**63:
+                    return number
+                raise InvalidResponse("an integer of more than 64 bits")
             elif kind in b"+,(#":
                 return rest
             elif kind == b"-":
