@@ -427,8 +427,8 @@ class Process:
             label="here",
             primitive=mutex,
             guarded=world.after_loss,
-            renewed=True,
         )
+        self.claim.renewed = True
         self.main = Actor(name, self.io, self._life())
         self.renewal: Actor | None = None
         self.stopped = False

@@ -426,8 +426,8 @@ class Lock(Entered):
             ),
             primitive=primitive,
             guarded=plan.guarded,
-            renewed=plan.renewed,
         )
+        claim.renewed = plan.renewed
         if wait != 0 and (policy.lock_order != "off" or order.testing is not None):
             order.check(claim, server, me, policy.lock_order)
         hold = partial(self._hold, plan, claim, me, whole)

@@ -179,6 +179,8 @@ class Claim:
     own first request."""
     short = False
     """It was taken by the short request. Else others want the lock, too."""
+    renewed = False
+    """Its lease is renewed from the beginning, so it may be short at first."""
     granted: Grant | None = None
     """What the server has granted."""
     owed = False
@@ -197,7 +199,6 @@ class Claim:
         primitive: Primitive,
         *,
         guarded: bool = False,
-        renewed: bool = False,
     ) -> None:
         self.keys = keys
         """The keys of its name. If it has several, these are not in Redis."""
@@ -208,8 +209,6 @@ class Claim:
         """The algorithm by which it is held."""
         self.guarded = guarded
         """After lost data the lock is not given to it for a ttl, and its lease is put back."""
-        self.renewed = renewed
-        """Its lease is renewed from the beginning, so it may be short at first."""
 
     def raise_failed(self) -> None:
         """Raise what the short request has raised, once."""

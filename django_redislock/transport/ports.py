@@ -511,13 +511,10 @@ def straight(server: Server, terms: Terms, request: Request, until: float) -> in
         try:
             packed = pack((*keys, *args), "EVALSHA", scripts.load(script).sha, len(keys))
             answer = lines.at_once(Line.ask, packed, str(args[0]), until)
-            if (
-                type(answer) is list
-                and len(answer) == 2
-                and answer[0] == 1
-                and type(answer[1]) is int
-            ):
-                return answer[1]
+            if type(answer) is list and len(answer) == 2:
+                code, number = answer
+                if code == 1 and type(number) is int:
+                    return number
             if answer is not NOTHING:
                 begun = lambda: answer  # noqa: E731
         except BaseException as error:

@@ -31,7 +31,9 @@ TOKEN = "0" * 32
 
 def claim(ttl: float = 30.0, *, renewed: bool = True) -> Claim:
     keys = Keys.of("redislock", "job")
-    return Claim(keys, TOKEN, ttl, "owner", "label", mutex, renewed=renewed)
+    its = Claim(keys, TOKEN, ttl, "owner", "label", mutex)
+    its.renewed = renewed
+    return its
 
 
 ANCHOR = Anchor(sent=100.0, us=5_000_000)
