@@ -236,6 +236,15 @@ def test_a_lease_that_is_not_renewed(far: Far) -> None:
     far.api.release(lease)
 
 
+def test_a_lease_that_is_extended_at_once(far: Far) -> None:
+    """It has its whole ttl."""
+    lease = far.believes()
+    far.api.extend(lease)
+    assert lease.remaining() > 20
+    assert far.redis.pttl(LOCK) > 20_000
+    far.api.release(lease)
+
+
 def test_a_lease_that_is_exported_at_once(far: Far) -> None:
     """Whoever restores it has the whole ttl for that."""
     text = far.believes().export()
