@@ -20,10 +20,11 @@ from django.utils.translation import gettext, gettext_lazy, ngettext_lazy
 from django.utils.translation import gettext as _
 
 from ..inspection.clearing import ClearOutcome, Target
+from ..inspection.sheet import LOCKS
 from ..inspection.words import clean
 from ..models import LockStatus
 from ..models.live import LockId
-from . import cells, confirmation, tables
+from . import cells, confirmation
 from .confirmation import afterwards, some_are_stale, what_happens
 from .pages import UNWRITTEN, LiveAdmin, log_entries, or_away
 
@@ -43,7 +44,7 @@ class ClearingsPages(LiveAdmin):
         self._require_view(request)
         page = self._page(request, clearings())
         empty = _("Nobody has cleared a lock here.")
-        table = tables.history("", page.object_list, empty, self._link)
+        table = cells.history("", page.object_list, empty, self._link)
         return self._clearings(request, _("Clearings"), page, table)
 
     def history_view(
@@ -58,7 +59,7 @@ class ClearingsPages(LiveAdmin):
         lock = LockStatus.free(str(where))
         title = _("Clearings of “%(name)s”") % {"name": str(lock)}
         page = self._page(request, clearings(lock.id))
-        table = tables.history("", page.object_list, str(NOBODY))
+        table = cells.history("", page.object_list, str(NOBODY))
         return self._clearings(request, title, page, table, lock)
 
     def _require_view(self, request: HttpRequest) -> None:
@@ -73,7 +74,7 @@ class ClearingsPages(LiveAdmin):
         request: HttpRequest,
         title: str,
         page: Page[LogEntry],
-        table: tables.Table,
+        table: cells.Table,
         lock: LockStatus | None = None,
     ) -> HttpResponse:
         context = {
@@ -126,6 +127,9 @@ class ClearingsPages(LiveAdmin):
     ) -> HttpResponse:
         """Lead to the list, where Django leads to the start of the admin."""
         return self._gone(request, object_id)
+
+
+CLEARED = [one for one in LOCKS if one.title in ("name", "state", "holder", "held for", "waiters")]
 
 
 class ClearPages(ClearingsPages):
@@ -215,6 +219,7 @@ class ClearPages(ClearingsPages):
                 message = gettext("These are too many locks for one form: clear fewer at a time.")
                 return self._back(request, message, messages.ERROR)
             form = confirmation.ClearForm(initial={"seen": seen})
+        infos = filter(None, (lock.info for lock in locks))
         title = gettext("Clear %(count)d locks")
         if len(locks) == 1:
             title = gettext("Clear “%(name)s”")
@@ -223,7 +228,7 @@ class ClearPages(ClearingsPages):
                 request, title % {"count": len(locks), "name": locks[0] if locks else ""}
             ),
             "form": form,
-            "table": tables.locks(locks),
+            "table": cells.table("", CLEARED, infos, more=len(locks) - cells.SHOWN),
             "total": len(locks),
             "what_happens": what_happens(locks),
             "some_are_stale": len(locks) == 1 and some_are_stale(locks[0]),

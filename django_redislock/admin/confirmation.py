@@ -29,7 +29,7 @@ from ..inspection.story import consequences, held_by, holder_name, overlap, safe
 from ..inspection.words import clean, duration
 from ..models import LockStatus
 from ..models.live import LockId
-from . import texts
+from . import cells
 from .pages import Deed, write_down
 
 # What clearing would do, and what it has done, in words for the pages.
@@ -51,7 +51,7 @@ def what_happens(locks: Sequence[LockStatus]) -> list[SafeString]:
     """Return the paragraphs of a confirmation."""
     if len(locks) == 1 and (info := locks[0].info) is not None:
         waiters = LockId.of(info).inspector().waiters(info)
-        return [texts.paragraph(consequences(info, waiters)), texts.sentence(safer(info))]
+        return [cells.paragraph(consequences(info, waiters)), cells.sentence(safer(info))]
     alive = [one for lock in locks if lock.info for one in lock.info.alive]
     waiting = sum(lock.waiters for lock in locks)
     dead = sum(len(lock.info.holders) for lock in locks if lock.info) - len(alive)

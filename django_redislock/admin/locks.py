@@ -86,8 +86,8 @@ class ForeignFilter(admin.SimpleListFilter):
 
 def _columns() -> list[Any]:
     using = ["using"] if len(servers()) > 1 else []
-    first = [cells.name, *using, cells.state, cells.holder]
-    return [*first, "waiters", cells.held, cells.remaining]
+    name, *others = lock_page.COLUMNS
+    return [name, *using, *others]
 
 
 class LockAdmin(ClearPages):
@@ -154,7 +154,7 @@ class LockAdmin(ClearPages):
         if snapshot.total is not None and snapshot.offset is None:
             note = _("Only the %(most)s most urgent locks were looked at.")
             note = note % {"most": len(snapshot.rows)}
-        column = _columns().index("waiters") + 1
+        column = [column.__name__ for column in lock_page.COLUMNS].index("waiters") + 1
         waited_for = "?contended=True"
         total = ngettext_lazy("lock", "locks", counts.total)
         names = dict(STATES)

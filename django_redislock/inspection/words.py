@@ -90,10 +90,6 @@ def process_name(owner: str) -> str:
     return clean(" · ".join(part for part in owner.split(":", 2) if part != "MainThread"))
 
 
-def remaining(lock: LockInfo) -> str:
-    return "no TTL" if lock.holder.remaining is None else duration(lock.holder.remaining)
-
-
 def kind(lock: LockInfo) -> str:
     """The kind of a lock, in a word or two."""
     if lock.cache_lock and lock.kind == Kind.MUTEX:
@@ -117,8 +113,12 @@ def _owner(lock: LockInfo) -> str:
 def holding(lock: LockInfo) -> str:
     """The number of holders of a lock that several may hold."""
     if lock.kind == Kind.SEMAPHORE:
-        return f"{lock.holding} of {lock.limit}"
-    return "writer" if lock.kind == Kind.WRITE else count(lock.holding, "reader")
+        return Sentence(_("%(number)s of %(limit)s"), number=lock.holding, limit=lock.limit)
+    if lock.kind == Kind.WRITE:
+        return Sentence(_("writer"))
+    return Sentence(
+        _("1 reader") if lock.holding == 1 else _("%(number)s readers"), number=lock.holding
+    )
 
 
 def holder_in_full(lock: LockInfo) -> str:

@@ -21,6 +21,7 @@ from ...base.exceptions import LockUnavailable
 from ...commands import BUSY, UNAVAILABLE
 from ...inspection import Inspector, LockInfo, State
 from ...inspection.clearing import ClearOutcome, Target
+from ...inspection.sheet import LOCKS
 from ...inspection.story import consequences, consequences_of_all, safer
 from ...inspection.words import clean, count, holder, holder_in_full
 from ..arguments import (
@@ -40,7 +41,6 @@ from ..arguments import (
     using_of,
 )
 from ..output import Printer
-from .list import locks_table
 
 _EXIT_CODES = {
     ClearOutcome.UNKNOWN: UNAVAILABLE,
@@ -221,7 +221,7 @@ class _Clearing:
         if not locks:
             self._say("There is nothing to clear.")
             return []
-        for line in locks_table(locks, self._printer):
+        for line in self._printer.table(LOCKS, locks):
             self._say(line)
         self._say("")
         for sentence in self._warnings(locks):

@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from ...inspection.words import clean, place_text, value_text
+from ...inspection.sheet import SETTINGS
 from ...settings import conf
 from ..arguments import add_json, name_argument
-from ..output import Cell, Column, Printer
-
-_Row = tuple[str, conf.Setting]
-
-
-def _place(row: _Row) -> Cell:
-    style = "" if row[1].source == "default" else "WARNING"
-    return Cell(clean(place_text(*row)), style)
-
-
-_COLUMNS: Sequence[Column[_Row]] = (
-    Column("SETTING", lambda row: row[0]),
-    Column("VALUE", lambda row: clean(value_text(row[1].value)), shrinks=True),
-    Column("FROM", _place, shrinks=True),
-)
+from ..output import Printer
 
 
 def settings_document(found: dict[str, conf.Setting]) -> dict[str, conf.Setting]:
@@ -33,7 +19,7 @@ def settings_document(found: dict[str, conf.Setting]) -> dict[str, conf.Setting]
 
 
 def settings_table(found: dict[str, conf.Setting], printer: Printer) -> Iterator[str]:
-    return printer.table(_COLUMNS, settings_document(found).items())
+    return printer.table(SETTINGS, settings_document(found).items())
 
 
 class Config:

@@ -8,11 +8,12 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from ...inspection.words import NOTHING, clean, count, duration, instant, since, unattended, until
+from ...inspection.sheet import RUNS, Column
+from ...inspection.words import NOTHING, count, instant, since, unattended, until
 from ...periodic.report import JobInfo, JobState, Ledger, silent_for
-from ...primitives.ledger import RunInfo, RunOutcome
+from ...primitives.ledger import RunOutcome
 from ..arguments import NO_JOBS, WRONG, add_json, job_of_name
-from ..output import Cell, Column, Printer
+from ..output import Cell, Printer
 
 _MARKS = {
     RunOutcome.DONE: ".",
@@ -24,21 +25,6 @@ _MARKS = {
 }
 _LEGEND = ", ".join(f"{mark} {outcome}" for outcome, mark in _MARKS.items())
 _FILTERS = {"overdue": JobState.OVERDUE, "failing": JobState.FAILING}
-_STYLES: dict[str, str] = {
-    JobState.OK: "SUCCESS",
-    JobState.RUNNING: "SUCCESS",
-    JobState.FAILING: "ERROR",
-    JobState.OVERDUE: "ERROR",
-    JobState.PAUSED: "WARNING",
-    RunOutcome.DONE: "SUCCESS",
-    RunOutcome.FAILED: "ERROR",
-    RunOutcome.LOST: "ERROR",
-    RunOutcome.SKIPPED: "WARNING",
-}
-
-
-def _state(info: JobInfo) -> Cell:
-    return Cell(info.state, _STYLES.get(info.state, ""))
 
 
 def _marks(info: JobInfo) -> str:
@@ -49,26 +35,13 @@ def _last(info: JobInfo) -> str:
     return since(info.last.started if info.last else None, info.read_at)
 
 
-def _outcome(run: RunInfo) -> Cell:
-    attempt = f" ({run.attempt})" if run.attempt > 1 else ""
-    return Cell(f"{run.outcome}{attempt}", _STYLES.get(run.outcome, ""))
-
-
 _JOBS: Sequence[Column[JobInfo]] = (
-    Column("JOB", lambda info: clean(info.name)),  # whole, to be pasted
-    Column("STATE", _state),
-    Column("LAST RUNS", _marks, right=True),
-    Column("LAST RUN", _last, right=True),
-    Column("NEXT", lambda info: until(info.next, info.read_at)),
-    Column("WHEN", lambda info: clean(info.plan), shrinks=True),
-)
-_RUNS: Sequence[Column[RunInfo]] = (
-    Column("PLANNED", lambda run: "by hand" if run.planned is None else instant(run.planned)),
-    Column("STARTED", lambda run: instant(run.started)),
-    Column("TOOK", lambda run: duration(run.duration), right=True),
-    Column("OUTCOME", _outcome),
-    Column("BY", lambda run: run.owner, shrinks=True),
-    Column("WHY", lambda run: run.why, shrinks=True),
+    Column("job", lambda info: info.name),  # whole, to be pasted
+    Column("state", lambda info: info.state),
+    Column("last runs", _marks, right=True),
+    Column("last run", _last, right=True),
+    Column("next", lambda info: until(info.next, info.read_at)),
+    Column("when", lambda info: info.plan, shrinks=True),
 )
 
 
@@ -138,26 +111,21 @@ def _remarks(info: JobInfo, printer: Printer) -> Iterator[str]:
 
 
 def _sheet(info: JobInfo, printer: Printer) -> Iterator[str]:
+    paused, wanted, coming = info.paused, info.request, until(info.next, info.read_at)
     facts = {
-        "Job": clean(info.name),
-        "Where": clean(info.where),
-        "When": clean(info.plan),
-        "State": printer.paint(info.state, _state(info).style),
-        "Last done": instant(info.done),
-        "Next": instant(info.next),
+        "job": info.name,
+        "where": info.where,
+        "when": info.plan,
+        "state": info.state,
+        "last done": instant(info.done),
+        "next": f"{instant(info.next)}, {coming}" if info.next else NOTHING,
+        "error": info.error and Cell(info.error, "ERROR"),
+        "paused": paused and f"since {instant(paused.at)} by {paused.by}: {paused.why}",
+        "wanted": wanted and f"since {instant(wanted.at)} by {wanted.by}",
     }
-    if info.next is not None:
-        facts["Next"] += f", {until(info.next, info.read_at)}"
-    if info.error:
-        facts["Error"] = printer.style.ERROR(info.error)
-    if info.paused is not None:
-        facts["Paused"] = f"since {instant(info.paused.at)} by {info.paused.by}: {info.paused.why}"
-    if info.request is not None:
-        facts["Wanted"] = f"since {instant(info.request.at)} by {info.request.by}"
-    for title, text in facts.items():
-        yield printer.fact(title, text, 12)
+    yield from printer.facts(facts.items(), 12)
     yield ""
     if not info.runs:
         yield "It has not run yet."
         return
-    yield from printer.table(_RUNS, info.runs)
+    yield from printer.table(RUNS, info.runs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from itertools import chain
 from typing import Any
@@ -13,46 +13,11 @@ from ...commands import UNAVAILABLE
 from ...doctor.finding import Level
 from ...doctor.rules import judge
 from ...doctor.server import Unreachable, ask
-from ...inspection import ORDERS, WORST_FIRST, HolderInfo, Listing, LockInfo, Page, State
-from ...inspection.words import NOTHING, clean, count, duration, holder, kind, remaining
+from ...inspection import ORDERS, WORST_FIRST, Listing, Page, State
+from ...inspection.sheet import LOCKS
+from ...inspection.words import clean, count
 from ..arguments import WRONG, add_limit, add_output, add_using, listing, using_of
-from ..output import Cell, Column, Printer, width
-
-STYLES = {
-    State.HELD: "SUCCESS",
-    State.UNKNOWN: "WARNING",
-    State.STALE: "ERROR",
-    State.BROKEN: "ERROR",
-}
-
-
-def state(of: LockInfo | HolderInfo) -> Cell:
-    return Cell(of.state, STYLES[of.state])
-
-
-def _holder(lock: LockInfo) -> Cell:
-    """Host and process are never cut, and may be followed by a thread or task."""
-    text = holder(lock)
-    return Cell(text, whole=width(" · ".join(text.split(" · ", 2)[:2])))
-
-
-def fencing_token(of: LockInfo | HolderInfo) -> str:
-    return str(of.holder.fencing_token or NOTHING)
-
-
-_COLUMNS: Sequence[Column[LockInfo]] = (
-    Column("NAME", lambda lock: clean(lock.name), shrinks=True),
-    Column("KIND", kind, drops=2),
-    Column("STATE", state),
-    Column("HOLDER", _holder, shrinks=True),
-    Column("WAITERS", lambda lock: str(lock.waiters), right=True),
-    Column("HELD FOR", lambda lock: duration(lock.holder.held), right=True, drops=1),
-    Column("LEASE", remaining, right=True, drops=3),
-)
-_WIDE: Sequence[Column[LockInfo]] = (
-    Column("FENCING TOKEN", fencing_token, right=True),
-    Column("LABEL", lambda lock: lock.holder.label),
-)
+from ..output import Printer
 
 
 def add_filters(parser: CommandParser) -> None:
@@ -117,7 +82,7 @@ def as_lines(page: Page, printer: Printer, *, wide: bool = False) -> Iterator[st
     """A table, and a line with totals."""
     text = count(page.total, "lock")
     if page.total:
-        yield from locks_table(page.items, printer, wide=wide)
+        yield from printer.table(LOCKS, page.items, wide=wide)
         counts = page.counts
         # Almost none ever is broken.
         shown = WORST_FIRST if counts.states[State.BROKEN] else WORST_FIRST[1:]
@@ -126,10 +91,6 @@ def as_lines(page: Page, printer: Printer, *, wide: bool = False) -> Iterator[st
     if len(page.items) < page.total:
         text = f"The first {len(page.items)} of {text}"
     yield f"{text}."
-
-
-def locks_table(locks: list[LockInfo], printer: Printer, *, wide: bool = False) -> Iterator[str]:
-    return printer.table((*_COLUMNS, *_WIDE) if wide else _COLUMNS, locks, wide=wide)
 
 
 class List:

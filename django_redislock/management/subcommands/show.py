@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from typing import Any
@@ -10,30 +10,11 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 
 from ...base.servers import aliases_of
-from ...inspection import (
-    SHARED,
-    UNREADABLE,
-    HolderInfo,
-    Kind,
-    LockInfo,
-    Past,
-    PastHolder,
-    State,
-    WaiterInfo,
-)
-from ...inspection.facts import Group, groups
+from ...inspection import SHARED, UNREADABLE, LockInfo, Past, State, WaiterInfo
+from ...inspection.facts import groups
+from ...inspection.sheet import FACTS, HOLDERS, PAST, WAITERS, wants
 from ...inspection.story import free_story, silent, story
-from ...inspection.words import (
-    NOTHING,
-    clean,
-    count,
-    duration,
-    holder,
-    holding,
-    instant,
-    kind,
-    process_name,
-)
+from ...inspection.words import clean, count, duration, kind
 from ...settings import conf
 from ..arguments import (
     FREE,
@@ -45,9 +26,8 @@ from ..arguments import (
     listing,
     name_argument,
 )
-from ..output import Column, Printer
+from ..output import STYLES, Printer
 from .config import settings_document, settings_table
-from .list import STYLES, fencing_token, state
 
 _ALL = 100_000
 """More waiters than one lock can have."""
@@ -60,28 +40,6 @@ _GROUPED = 1000
 
 _LOOKED_AT = 1000
 """Held locks whose names are compared with one that is free."""
-
-_BEFORE: Sequence[Column[PastHolder]] = (
-    Column("BEFORE", lambda past: process_name(past.owner or NOTHING), shrinks=True),
-    Column("SINCE", lambda past: instant(past.acquired_at)),
-    Column("FOR", lambda past: duration(past.lasted), right=True),
-    Column("THEN", lambda past: f"{past.ending} {past.why}".rstrip(), shrinks=True),
-    Column("LABEL", lambda past: past.label, shrinks=True),
-)
-_HOLDERS: Sequence[Column[HolderInfo]] = (
-    Column("HOLDER", lambda one: process_name(one.holder.owner or NOTHING)),
-    Column("STATE", state),
-    Column("HELD FOR", lambda one: duration(one.holder.held), right=True),
-    Column("LEASE", lambda one: duration(one.holder.remaining), right=True),
-    Column("FENCING TOKEN", fencing_token, right=True),
-    Column("LABEL", lambda one: one.holder.label, shrinks=True),
-)
-_WAITERS: Sequence[Column[WaiterInfo]] = (
-    Column("", lambda waiter: str(waiter.position + 1), right=True),
-    Column("WAITER", lambda waiter: process_name(waiter.owner or NOTHING)),
-    Column("FOR", lambda waiter: duration(waiter.waited), right=True),
-    Column("LABEL", lambda waiter: f"{_wants(waiter)}{_silence(waiter, ', ')}", shrinks=True),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,17 +89,16 @@ class Sheet:
         yield printer.style.MIGRATE_HEADING(f"{clean(self.name)} on {where}")
         yield from self._story(printer)
         yield ""
-        for title, text in self._facts():
-            yield printer.fact(title, text, 17)
+        yield from printer.facts(self._facts(), 17)
         if self.lock is not None and self.lock.kind in SHARED:
             yield ""
-            yield from printer.table(_HOLDERS, self.lock.holders, wide=self.wide)
+            yield from printer.table(HOLDERS, self.lock.holders, wide=self.wide)
         if self.waiters:
             yield ""
             yield from self._queue(printer)
         if self.past.holders:
             yield ""
-            yield from printer.table(_BEFORE, self.past.holders, wide=self.wide)
+            yield from printer.table(PAST, self.past.holders, wide=self.wide)
         if self.past.unreadable:
             yield ""
             yield f"Before: {UNREADABLE}."
@@ -161,35 +118,26 @@ class Sheet:
         if self.lock.state in (State.BROKEN, State.STALE):
             yield f"To clear it: {command_line('clear', self.given, [self.name])}"
 
-    def _facts(self) -> Iterator[tuple[str, str]]:
+    def _facts(self) -> Iterator[tuple[str, Any]]:
         lock = self.lock
         if lock is None:
             if self.past.fencing_token is not None:
-                yield "Fencing token", f"{self.past.fencing_token}, of the last holder"
+                yield "fencing token", f"{self.past.fencing_token}, of the last holder"
             return
-        yield "State", lock.state
-        yield "Kind", kind(lock)
-        if lock.kind in SHARED:
-            yield "Held by", holding(lock)
-            return
-        yield "Holder", lock.holder.owner or holder(lock)
-        yield "Label", lock.holder.label or NOTHING
-        if lock.holder.acquired_at is not None:
-            since = instant(lock.holder.acquired_at)
-            yield "Held", f"since {since}, for {duration(lock.holder.held)}"
-        yield "Lease", _remaining(lock)
-        yield "Fencing token", fencing_token(lock)
+        yield from (("state", lock.state), ("kind", kind(lock)))
+        yield from ((column.title, column.value(lock)) for column in FACTS)
 
     def _queue(self, printer: Printer) -> Iterator[str]:
         number = len(self.waiters) if self.lock is None else self.lock.waiters
         if len(self.waiters) > _FEW and not self.wide:
             for group in groups(self.waiters):
+                silence = silent(group.waiters[0])
                 yield (
-                    f"{group.number} × {clean(group.host)}, {clean(_wants(group))}; "
-                    f"oldest {duration(group.oldest)}{_silence(group.waiters[0], '; ')}"
+                    f"{group.number} × {clean(group.host)}, {clean(wants(group))}; "
+                    f"oldest {duration(group.oldest)}{silence and f'; {silence}'}"
                 )
         else:
-            yield from printer.table(_WAITERS, self.waiters, wide=self.wide)
+            yield from printer.table(WAITERS, self.waiters, wide=self.wide)
         if number > len(self.waiters):
             yield f"These are the first {len(self.waiters)} of {count(number, 'waiter')}."
 
@@ -201,24 +149,6 @@ class Sheet:
             yield from settings_table(told, printer)
         else:
             yield f"Settings: the defaults. See {command_line('config', {}, [self.name])}"
-
-
-def _wants(waiting: WaiterInfo | Group) -> str:
-    """The place in the code; for a read-write lock also the purpose."""
-    purpose = {Kind.READ: "to read, ", Kind.WRITE: "to write, "}.get(waiting.kind, "")
-    return f"{purpose}{waiting.label}"
-
-
-def _silence(waiter: WaiterInfo, before: str) -> str:
-    said = silent(waiter)
-    return f"{before}{said}" if said else ""
-
-
-def _remaining(lock: LockInfo) -> str:
-    if lock.holder.remaining is None:
-        return "no TTL: it stays until somebody deletes it"
-    text = duration(lock.holder.remaining)
-    return text if lock.ttl is None else f"{text} of {duration(lock.ttl)}, unless it is renewed"
 
 
 def _similar(name: str, options: dict[str, Any]) -> list[str]:
