@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 from django import forms
 from django.core import signing
 from django.utils.crypto import salted_hmac
-from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
@@ -25,8 +24,8 @@ from ..base import label
 from ..inspection import HolderInfo, Inspector, LockInfo, RedlockInspector, State
 from ..inspection.clearing import ClearOutcome, Target
 from ..inspection.sentences import translated
-from ..inspection.story import consequences, held_by, holder_name, overlap, safer
-from ..inspection.words import clean, duration
+from ..inspection.story import consequences, consequences_of_all, held_by, holder_name, safer
+from ..inspection.words import clean
 from ..models import LockStatus
 from ..models.live import LockId
 from . import cells
@@ -49,39 +48,12 @@ def some_are_stale(lock: LockStatus) -> bool:
 
 def what_happens(locks: Sequence[LockStatus]) -> list[SafeString]:
     """Return the paragraphs of a confirmation."""
-    if len(locks) == 1 and (info := locks[0].info) is not None:
-        waiters = LockId.of(info).inspector().waiters(info)
-        return [cells.paragraph(consequences(info, waiters)), cells.sentence(safer(info))]
-    alive = [one for lock in locks if lock.info for one in lock.info.alive]
-    waiting = sum(lock.waiters for lock in locks)
-    dead = sum(len(lock.info.holders) for lock in locks if lock.info) - len(alive)
-    found = []
-    if alive:
-        text = ngettext(
-            "%(number)s holder is alive, or may be: it does not know at once, and two may work "
-            "under one lock for up to %(time)s.",
-            "%(number)s holders are alive, or may be: they do not know at once, and two may work "
-            "under one lock for up to %(time)s.",
-            len(alive),
-        )
-        values = {"number": len(alive), "time": duration(max(map(overlap, alive)))}
-        found.append(format_html("<strong>{}</strong>", text % values))
-    if dead:
-        text = ngettext(
-            "%(number)s holder can’t come back, and loses nothing.",
-            "%(number)s holders can’t come back, and lose nothing.",
-            dead,
-        )
-        found.append(format_html("{}", text % {"number": dead}))
-    text = _("Nobody waits.")
-    if waiting:
-        text = ngettext(
-            "%(number)s waits; the first one of each lock gets it at once.",
-            "%(number)s wait; the first one of each lock gets it at once.",
-            waiting,
-        )
-    found.append(format_html("{}", text % {"number": waiting}))
-    return found
+    infos = [lock.info for lock in locks if lock.info is not None]
+    if len(infos) == 1:
+        waiters = LockId.of(infos[0]).inspector().waiters(infos[0])
+        said = consequences(infos[0], waiters)
+        return [cells.paragraph(said), cells.sentence(safer(infos[0]))]
+    return [cells.paragraph(consequences_of_all(infos))]
 
 
 def afterwards(cleared: Sequence[Target]) -> str:

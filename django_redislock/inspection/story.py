@@ -75,20 +75,24 @@ def consequences(lock: LockInfo, waiters: Sequence[WaiterInfo]) -> list[Sentence
     return [*said, next_one(lock, waiters)]
 
 
-def consequences_of_all(locks: Sequence[LockInfo]) -> Sentence:
+def consequences_of_all(locks: Sequence[LockInfo]) -> list[Sentence]:
     """Say what happens if all of these locks are cleared."""
     alive = [one for lock in locks for one in lock.alive]
-    if not alive:
-        return Sentence(_("None of the holders can come back; nobody loses work."))
-    return Sentence(
-        _(
+    number, waiting = sum(len(lock.holders) for lock in locks), sum(it.waiters for it in locks)
+    template = _("None of the holders can come back; nobody loses work.")
+    if alive:
+        template = _(
             "%(alive)s of %(number)s holders may be alive; then two may work at once for up to "
             "%(time)s."
-        ),
-        alive=len(alive),
-        number=sum(len(lock.holders) for lock in locks),
-        time=duration(max(map(overlap, alive))),
-    )
+        )
+    within = duration(max(map(overlap, alive), default=None))
+    said = Sentence(template, alive=len(alive), number=number, time=within)
+    if not waiting:
+        return [said, Sentence(_("Nobody waits."))]
+    if waiting == 1:
+        return [said, Sentence(_("1 waits; it gets the lock at once."))]
+    first = _("%(number)s wait; the first one of each lock gets it at once.")
+    return [said, Sentence(first, number=waiting)]
 
 
 def safer(lock: LockInfo) -> Sentence:

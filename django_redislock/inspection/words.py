@@ -99,15 +99,9 @@ def kind(lock: LockInfo) -> str:
 
 def holder(lock: LockInfo) -> str:
     """The holder in short; of several, their number and the first one."""
-    owner = _owner(lock)
+    owner = process_name(lock.holder.owner or "") or _OTHERS.get(lock.kind, NOTHING)
+    owner = owner if lock.holding else NOTHING
     return f"{holding(lock)}: {owner}" if lock.kind in SHARED else owner
-
-
-def _owner(lock: LockInfo) -> str:
-    owner = lock.holder.owner
-    if not lock.holding:
-        return NOTHING
-    return process_name(owner) if owner else _OTHERS.get(lock.kind, NOTHING)
 
 
 def holding(lock: LockInfo) -> str:
@@ -119,24 +113,6 @@ def holding(lock: LockInfo) -> str:
     return Sentence(
         _("1 reader") if lock.holding == 1 else _("%(number)s readers"), number=lock.holding
     )
-
-
-def holder_in_full(lock: LockInfo) -> str:
-    """The holder, its label, and since when it holds the lock."""
-    text = _owner(lock)
-    if lock.holder.label:
-        text += f" ({lock.holder.label})"
-    if lock.holder.acquired_at is not None:
-        text = Sentence(
-            _("%(holder)s since %(time)s, for %(duration)s"),
-            holder=text,
-            time=instant(lock.holder.acquired_at),
-            duration=duration(lock.holder.held),
-        )
-    if len(lock.holders) > 1:
-        more = len(lock.holders) - 1
-        text = Sentence(_("%(holder)s, and %(number)s more"), holder=text, number=more)
-    return text
 
 
 def count(number: int, word: str) -> str:

@@ -12,6 +12,7 @@ import sys
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -22,8 +23,8 @@ from ...commands import BUSY, UNAVAILABLE
 from ...inspection import Inspector, LockInfo, State
 from ...inspection.clearing import ClearOutcome, Target
 from ...inspection.sheet import LOCKS
-from ...inspection.story import consequences, consequences_of_all, safer
-from ...inspection.words import clean, count, holder, holder_in_full
+from ...inspection.story import consequences, consequences_of_all, held_by, safer
+from ...inspection.words import clean, count, holder
 from ..arguments import (
     FREE,
     PLACEHOLDER,
@@ -235,7 +236,7 @@ class _Clearing:
         if self._options["json"]:
             return []
         if len(locks) > 1:
-            return [consequences_of_all(locks)]
+            return [" ".join(consequences_of_all(locks))]
         (target,) = (one for one in self._targets if one.lock is locks[0])
         waiters = target.inspector.waiters(locks[0], 1)
         return [" ".join(consequences(locks[0], waiters)), safer(locks[0])]
@@ -316,7 +317,10 @@ def _compare(target: Target, as_of: datetime | None) -> None:
 def _sentence(target: Target) -> str:
     held = ""
     if target.lock is not None and target.lock.holding:
-        held = f", held by {holder_in_full(target.lock)}"
+        first = replace(target.lock, holders=target.lock.holders[:1])
+        more = len(target.lock.holders) - 1
+        held = f", held {held_by(first).removeprefix('Held ').removesuffix('.')}"
+        held += f", and {more} more" if more else ""
     return clean(
         {
             ClearOutcome.CLEARED: f"Cleared {target.name!r}{held}. {target.error}".strip(),
