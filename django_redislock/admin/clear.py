@@ -1,85 +1,295 @@
-"""The pages that clear locks: one asks for confirmation, the other one does it."""
+"""Clear locks from the admin: only what the operator has seen.
+
+A page asks for confirmation, another one clears, and two show the clearings. The confirmation
+carries a signed digest of each holder's token; the token itself stays on the server. When the
+confirmation comes back, each lock is read again. If the digest differs, the lock has changed hands
+and is left alone. Otherwise the lock is cleared by its token, so that it can't change hands in
+between. Of several holders, only those that were seen lose the lock.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import logging
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
+from django import forms
 from django.conf import settings
 from django.contrib import admin, messages
 from django.contrib.admin.models import LogEntry
 from django.contrib.admin.templatetags.admin_urls import add_preserved_filters
 from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import PAGE_VAR
+from django.core import signing
 from django.core.exceptions import PermissionDenied
-from django.core.paginator import Page, Paginator
+from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import path
+from django.utils.crypto import salted_hmac
 from django.utils.html import format_html
-from django.utils.translation import gettext, gettext_lazy, ngettext_lazy
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext, gettext_lazy, ngettext, ngettext_lazy
 from django.utils.translation import gettext as _
 
+from ..base import label
+from ..inspection import HolderInfo, Inspector, LockInfo, RedlockInspector, State
 from ..inspection.clearing import ClearOutcome, Target
+from ..inspection.sentences import translated
 from ..inspection.sheet import LOCKS
+from ..inspection.story import consequences, consequences_of_all, held_by, holder_name, safer
 from ..inspection.words import clean
 from ..models import LockStatus
 from ..models.live import LockId
-from . import cells, confirmation
-from .confirmation import afterwards, some_are_stale, what_happens
-from .pages import UNWRITTEN, LiveAdmin, log_entries, or_away
+from . import cells
+from .pages import UNWRITTEN, Deed, LiveAdmin, log_entries, or_away, write_down
+
+# What clearing would do, and what it has done, in words for the pages.
 
 
-class ClearingsPages(LiveAdmin):
+logger = logging.getLogger("django_redislock")
+
+NAMED = 3
+"""Locks that a message names."""
+
+
+def some_are_stale(lock: LockStatus) -> bool:
+    """Whether a lock has holders that are stale, and others."""
+    states = {one.state for one in lock.info.holders} if lock.info else set()
+    return State.STALE in states and len(states) > 1
+
+
+def what_happens(locks: Sequence[LockStatus]) -> list[SafeString]:
+    """Return the paragraphs of a"""
+    infos = [lock.info for lock in locks if lock.info is not None]
+    if len(infos) == 1:
+        waiters = LockId.of(infos[0]).inspector().waiters(infos[0])
+        said = consequences(infos[0], waiters)
+        return [cells.paragraph(said), cells.sentence(safer(infos[0]))]
+    return [cells.paragraph(consequences_of_all(infos))]
+
+
+def afterwards(cleared: Sequence[Target]) -> str:
+    """Say who has the locks now that were cleared; nothing if that can't be read. It raises
+    nothing, since they were cleared."""
+    try:
+        held = _held(cleared)
+    except Exception:
+        logger.warning("The locks that were cleared can't be read again", exc_info=True)
+        return ""
+    if not held:
+        return ngettext("Nobody holds it now.", "Nobody holds them now.", len(cleared))
+    if len(cleared) == 1:
+        return _("Now it is held by %(who)s.") % {"who": _who(held[0])}
+    named = [f"“{clean(lock.name)}” ({_who(lock)})" for lock in held[:NAMED]]
+    text = _("Held again: %(names)s.") % {"names": ", ".join(named)}
+    if more := len(held) - len(named):
+        text += " " + ngettext("And %(number)s more.", "And %(number)s more.", more) % {
+            "number": more
+        }
+    return text
+
+
+def _who(lock: LockInfo) -> str:
+    return translated(holder_name(lock.holders[0]))
+
+
+def _held(targets: Sequence[Target]) -> list[LockInfo]:
+    names: defaultdict[Inspector | RedlockInspector, list[str]] = defaultdict(list)
+    for target in targets:
+        names[target.inspector].append(target.name)
+    return [lock for one, its in names.items() for lock in one.held(its)]
+
+
+SALT = "django_redislock.admin.confirmation"
+GOOD_FOR = 3600
+"""Seconds for which a confirmation is valid."""
+WRITTEN_AT_ONCE = 500
+"""Locks that are cleared between two writes to the history."""
+
+
+class ClearForm(forms.Form):
+    """The reason, and what was seen."""
+
+    reason = forms.CharField(
+        label=gettext_lazy("Reason"),
+        max_length=200,
+        help_text=gettext_lazy("The holder sees the reason, and the history keeps it."),
+        widget=forms.TextInput(attrs={"size": 60, "autofocus": True}),
+    )
+    stale_only = forms.BooleanField(
+        label=gettext_lazy("Only the holders that are stale"),
+        required=False,
+        initial=True,
+        label_suffix="",
+    )
+    seen = forms.CharField(widget=forms.HiddenInput)
+
+    def clean_reason(self) -> str:
+        return label.clean(str(self.cleaned_data["reason"]))
+
+    def clean_seen(self) -> dict[str, list[str]]:
+        try:
+            seen: dict[str, list[str]] = signing.loads(
+                self.cleaned_data["seen"], salt=SALT, max_age=GOOD_FOR
+            )
+            for id in seen:
+                LockId.parse(id)  # the settings may have changed
+        except (signing.BadSignature, ValueError):
+            message = _("This form is not the one that was shown. Start again.")
+            raise forms.ValidationError(message) from None
+        return seen
+
+
+def sealed(locks: Iterable[LockStatus]) -> str:
+    """Sign what the operator is shown, for `ClearForm.seen`."""
+    seen = {
+        lock.id: [_digest(one) for one in lock.info.holders]
+        for lock in locks
+        if lock.info is not None
+    }
+    return signing.dumps(seen, salt=SALT, compress=True)
+
+
+def shown(seen: dict[str, list[str]]) -> list[LockStatus]:
+    """Return the locks that the operator was shown and that have not changed hands."""
+    return [
+        LockStatus.of(target.lock)
+        for target in targets(seen)
+        if target.lock is not None and target.outcome == ClearOutcome.NOT_ASKED
+    ]
+
+
+def targets(seen: dict[str, list[str]], *, stale_only: bool = False) -> Iterator[Target]:
+    """Read the locks that were seen again. Raises `LockUnavailable`."""
+    servers: dict[tuple[str, bool], dict[str, list[str]]] = defaultdict(dict)
+    for id, its_digests in seen.items():
+        using, cache_locks, name = LockId.parse(id)
+        servers[using, cache_locks][name] = its_digests
+    for (using, cache_locks), digests in servers.items():
+        inspector = Inspector(using, cache_locks=cache_locks)
+        found = {lock.name: lock for lock in inspector.held(list(digests))}
+        for name, known in digests.items():
+            lock = found.get(name)
+            same = lock and _reduced(lock, known, stale_only=stale_only)
+            target = Target(name, inspector, same or lock)
+            if lock is None:
+                target.outcome = ClearOutcome.FREE
+            elif same is None:
+                target.outcome = ClearOutcome.CHANGED
+            yield target
+
+
+class Done(NamedTuple):
+    """The outcome of a"""
+
+    targets: list[Target]
+    written: bool
+    """The history has all that was done."""
+
+
+def clear(user: Any, seen: dict[str, list[str]], reason: str, *, stale_only: bool = False) -> Done:
+    """Clear what was seen, and write it into the history. `stale_only`: take a lock only from
+    holders that are stale.
+
+    Raises `LockUnavailable` if nothing was cleared.
+    """
+    found = list(targets(seen, stale_only=stale_only))
+    asking, written = True, True
+    for start in range(0, len(found), WRITTEN_AT_ONCE):
+        batch = found[start : start + WRITTEN_AT_ONCE]
+        try:
+            for target in batch:
+                if asking and target.outcome == ClearOutcome.NOT_ASKED:
+                    asking = target.clear(str(user.get_username()), reason)
+        finally:
+            written &= _write_down(user, batch, reason)
+    return Done(found, written)
+
+
+def _write_down(user: Any, targets: list[Target], reason: str) -> bool:
+    """Write what was cleared into the history. False: the database could not be written."""
+    words = {
+        ClearOutcome.CLEARED: _("Cleared: %(reason)s. %(held)s"),
+        ClearOutcome.UNKNOWN: _("Perhaps cleared: %(reason)s. %(held)s"),
+    }
+    deeds = [
+        Deed(
+            str(LockId.of(target.lock)),
+            target.name,
+            words[target.outcome]
+            % {"reason": reason.rstrip("."), "held": translated(held_by(target.lock))},
+        )
+        for target in targets
+        if target.lock is not None and target.outcome in words
+    ]
+    return write_down(user, LockStatus, deeds)
+
+
+def _reduced(lock: LockInfo, known: list[str], *, stale_only: bool) -> LockInfo | None:
+    """The lock with the holders that were seen."""
+    return lock.only(
+        lambda one: _digest(one) in known and (one.state == State.STALE or not stale_only)
+    )
+
+
+def _digest(one: HolderInfo) -> str:
+    return salted_hmac(SALT, one.seen, algorithm="sha256").hexdigest()[:16]
+
+
+# The pages that clear locks: one asks for confirmation, the other one does it.
+
+
+CLEARED = [one for one in LOCKS if one.title in ("name", "state", "holder", "held for", "waiters")]
+
+
+class ClearPages(LiveAdmin):
+    actions = ("clear_locks",)
+
     def get_urls(self) -> list[Any]:
-        view = self.admin_site.admin_view(self.clearings_view)
-        name = "django_redislock_lockstatus_clearings"
-        return [path("clearings/", view, name=name), *super().get_urls()]
+        views = {
+            "clear": ("clear/", self.clear_view),
+            "ask": ("<path:object_id>/clear/", self.ask_view),
+            "clearings": ("clearings/", self.clearings_view),
+        }
+        urls = [
+            path(url, self.admin_site.admin_view(view), name=f"django_redislock_lockstatus_{name}")
+            for name, (url, view) in views.items()
+        ]
+        return [*urls, *super().get_urls()]
 
     @property
     def clearings_url(self) -> str:
         return self.url("clearings")
 
+    @or_away
     def clearings_view(self, request: HttpRequest) -> HttpResponse:
         """Show the clearings of all locks."""
-        self._require_view(request)
-        page = self._page(request, clearings())
         empty = _("Nobody has cleared a lock here.")
-        table = cells.history("", page.object_list, empty, self._link)
-        return self._clearings(request, _("Clearings"), page, table)
+        return self._clearings(request, _("Clearings"), clearings(), empty)
 
+    @or_away
     def history_view(
         self, request: Any, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         """Show the clearings of a lock, whether or not it is held."""
-        self._require_view(request)
         try:
             where = LockId.parse(unquote(object_id))
         except ValueError:
             return self._gone(request, object_id)
         lock = LockStatus.free(str(where))
         title = _("Clearings of “%(name)s”") % {"name": str(lock)}
-        page = self._page(request, clearings(lock.id))
-        table = cells.history("", page.object_list, str(NOBODY))
-        return self._clearings(request, title, page, table, lock)
-
-    def _require_view(self, request: HttpRequest) -> None:
-        if not self.has_view_permission(request):
-            raise PermissionDenied
-
-    def _page(self, request: HttpRequest, entries: Any) -> Page[LogEntry]:
-        return Paginator(entries, AT_ONCE).get_page(request.GET.get(PAGE_VAR))
+        return self._clearings(request, title, clearings(lock.id), str(NOBODY), lock)
 
     def _clearings(
-        self,
-        request: HttpRequest,
-        title: str,
-        page: Page[LogEntry],
-        table: cells.Table,
-        lock: LockStatus | None = None,
+        self, request: HttpRequest, title: str, found: Any, empty: str, lock: Any = None
     ) -> HttpResponse:
+        page = Paginator(found, AT_ONCE).get_page(request.GET.get(PAGE_VAR))
+        link = None if lock else self._link
         context = {
             **self.frame(request, title),
-            "table": table,
+            "table": cells.history("", page.object_list, empty, link),
             "page": page,
             "pages": page.paginator.get_elided_page_range(page.number),
             "page_var": PAGE_VAR,
@@ -128,27 +338,8 @@ class ClearingsPages(LiveAdmin):
         """Lead to the list, where Django leads to the start of the admin."""
         return self._gone(request, object_id)
 
-
-CLEARED = [one for one in LOCKS if one.title in ("name", "state", "holder", "held for", "waiters")]
-
-
-class ClearPages(ClearingsPages):
-    actions = ("clear_locks",)
-
     def has_clear_permission(self, request: Any) -> bool:
         return self.may(request, "clear_lock")
-
-    def get_urls(self) -> list[Any]:
-        view = self.admin_site.admin_view
-        return [
-            path("clear/", view(self.clear_view), name="django_redislock_lockstatus_clear"),
-            path(
-                "<path:object_id>/clear/",
-                view(self.ask_view),
-                name="django_redislock_lockstatus_ask",
-            ),
-            *super().get_urls(),
-        ]
 
     def clear_url(self, request: HttpRequest, lock: LockStatus) -> str:
         if lock.info is None or not self.has_clear_permission(request):
@@ -181,16 +372,14 @@ class ClearPages(ClearingsPages):
             raise PermissionDenied
         if request.method != "POST":
             return HttpResponseRedirect(self.url("changelist"))
-        form = confirmation.ClearForm(request.POST)
+        form = ClearForm(request.POST)
         if not form.is_valid():
             if "seen" in form.errors:
                 return self._back(request, str(form.errors["seen"][0]), messages.ERROR)
-            locks = confirmation.shown(form.cleaned_data["seen"])
+            locks = shown(form.cleaned_data["seen"])
             return self._ask(request, locks, self.url("changelist"), form)
         given = form.cleaned_data
-        done = confirmation.clear(
-            request.user, given["seen"], given["reason"], stale_only=given["stale_only"]
-        )
+        done = clear(request.user, given["seen"], given["reason"], stale_only=given["stale_only"])
         for outcome, level, sentence in _SENTENCES:
             found = [target for target in done.targets if target.outcome == outcome]
             if found:
@@ -210,15 +399,15 @@ class ClearPages(ClearingsPages):
         request: HttpRequest,
         locks: list[LockStatus],
         back: str,
-        form: confirmation.ClearForm | None = None,
+        form: ClearForm | None = None,
     ) -> HttpResponse:
         if form is None:
-            seen = confirmation.sealed(locks)
+            seen = sealed(locks)
             most = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
             if most is not None and len(seen) > 0.9 * most:
                 message = gettext("These are too many locks for one form: clear fewer at a time.")
                 return self._back(request, message, messages.ERROR)
-            form = confirmation.ClearForm(initial={"seen": seen})
+            form = ClearForm(initial={"seen": seen})
         infos = filter(None, (lock.info for lock in locks))
         title = gettext("Clear %(count)d locks")
         if len(locks) == 1:
