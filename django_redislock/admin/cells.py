@@ -19,9 +19,9 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ..inspection import SHARED, Ending, LockInfo, PastHolder
-from ..inspection.sentences import Sentence, local, translated
 from ..inspection.sheet import Column, Judged, Lease, Owner, Seconds
-from ..inspection.words import clean, duration, holding
+from ..inspection.story import holding
+from ..inspection.words import Sentence, clean, duration, local, translated
 from ..models import JOB_STATES, KINDS, STATES
 from ..primitives.ledger import RunInfo, RunOutcome
 

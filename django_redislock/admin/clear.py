@@ -36,10 +36,9 @@ from django.utils.translation import gettext as _
 from ..base import label
 from ..inspection import HolderInfo, Inspector, LockInfo, RedlockInspector, State
 from ..inspection.clearing import ClearOutcome, Target
-from ..inspection.sentences import translated
 from ..inspection.sheet import LOCKS
 from ..inspection.story import consequences, consequences_of_all, held_by, holder_name, safer
-from ..inspection.words import clean
+from ..inspection.words import clean, translated
 from ..models import LockStatus
 from ..models.live import LockId
 from . import cells

@@ -22,9 +22,8 @@ from django.utils.translation import gettext_lazy as _
 
 from ..base import label
 from ..base.exceptions import LockError
-from ..inspection.sentences import translated
 from ..inspection.sheet import RUNS
-from ..inspection.words import clean, duration, rounded, unattended
+from ..inspection.words import clean, duration, rounded, translated, unattended
 from ..models import JOB_STATES, LockStatus, PeriodicJob
 from ..models.live import LockId, Snapshot
 from ..periodic.job import LOCK_PREFIX, discover, jobs

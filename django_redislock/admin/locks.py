@@ -30,9 +30,9 @@ from ..inspection import (
     servers,
 )
 from ..inspection.facts import Group, groups
-from ..inspection.sentences import translated
 from ..inspection.sheet import FACTS, GROUPS, HOLDERS, LOCKS, PAST, SETTINGS, WAITERS, Column
 from ..inspection.story import consequences, free_story, safer, story
+from ..inspection.words import translated
 from ..models import KINDS, STATES, LockStatus, PeriodicJob
 from ..models.live import LockId, Snapshot
 from ..periodic.job import job_of_lock

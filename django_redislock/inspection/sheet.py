@@ -20,9 +20,8 @@ from ..base.holder import Holder
 from ..primitives.ledger import RunInfo
 from ..settings.conf import Setting
 from .facts import SHARED, Group, HolderInfo, Kind, LockInfo, PastHolder, State, WaiterInfo
-from .sentences import Sentence
-from .story import silent
-from .words import holding, kind, place_text, value_text
+from .story import holding, kind, silent
+from .words import Sentence, place_text, value_text
 
 T = TypeVar("T")
 

@@ -11,15 +11,53 @@ from datetime import UTC, datetime, timedelta
 
 from django.utils.translation import gettext_noop as _
 
-from .facts import Ending, HolderInfo, Kind, LockInfo, Past, State, WaiterInfo
-from .sentences import Sentence
-from .words import clean, duration, holding, process_name
+from .facts import SHARED, Ending, HolderInfo, Kind, LockInfo, Past, State, WaiterInfo
+from .words import NOTHING, Sentence, clean, duration, process_name
 
 _ENDINGS = {
     Ending.RELEASED: _("Last held by %(who)s for %(time)s, from %(instant)s; released."),
     Ending.EXPIRED: _("Last held by %(who)s for %(time)s, from %(instant)s; expired."),
     Ending.CLEARED: _("Last held by %(who)s for %(time)s, from %(instant)s; cleared."),
 }
+
+
+_OTHERS = {
+    Kind.FOREIGN: "another program",
+    Kind.TIMESTAMP: "a SETNX program",
+}
+"""Shown instead of the holder of a value that we did not write."""
+
+_KINDS = {
+    Kind.READ: "read lock",
+    Kind.WRITE: "write lock",
+    Kind.FOREIGN: "other key",
+    Kind.TIMESTAMP: "timestamp",
+}
+
+
+def kind(lock: LockInfo) -> str:
+    """The kind of a lock, in a word or two."""
+    if lock.cache_lock and lock.kind == Kind.MUTEX:
+        return "cache.lock"
+    return _KINDS.get(lock.kind, lock.kind.value)
+
+
+def holder(lock: LockInfo) -> str:
+    """The holder in short; of several, their number and the first one."""
+    owner = process_name(lock.holder.owner or "") or _OTHERS.get(lock.kind, NOTHING)
+    owner = owner if lock.holding else NOTHING
+    return f"{holding(lock)}: {owner}" if lock.kind in SHARED else owner
+
+
+def holding(lock: LockInfo) -> str:
+    """The number of holders of a lock that several may hold."""
+    if lock.kind == Kind.SEMAPHORE:
+        return Sentence(_("%(number)s of %(limit)s"), number=lock.holding, limit=lock.limit)
+    if lock.kind == Kind.WRITE:
+        return Sentence(_("writer"))
+    return Sentence(
+        _("1 reader") if lock.holding == 1 else _("%(number)s readers"), number=lock.holding
+    )
 
 
 def story(lock: LockInfo, waiters: Sequence[WaiterInfo]) -> list[Sentence]:

@@ -25,7 +25,8 @@ from django.utils.text import capfirst
 from ..base.label import of_function
 from ..inspection import HolderInfo, LockInfo, PastHolder
 from ..inspection.sheet import Column, Judged, Lease, Owner, Seconds, Unusual
-from ..inspection.words import NOTHING, clean, duration, holder, instant, process_name
+from ..inspection.story import holder
+from ..inspection.words import NOTHING, clean, duration, instant, process_name
 from ..primitives.ledger import RunInfo
 
 T = TypeVar("T")

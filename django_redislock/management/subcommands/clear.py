@@ -23,8 +23,8 @@ from ...commands import BUSY, UNAVAILABLE
 from ...inspection import Inspector, LockInfo, State
 from ...inspection.clearing import ClearOutcome, Target
 from ...inspection.sheet import LOCKS
-from ...inspection.story import consequences, consequences_of_all, held_by, safer
-from ...inspection.words import clean, count, holder
+from ...inspection.story import consequences, consequences_of_all, held_by, holder, safer
+from ...inspection.words import clean, count
 from ..arguments import (
     FREE,
     PLACEHOLDER,

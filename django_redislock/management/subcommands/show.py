@@ -1,4 +1,4 @@
-"""`manage.py redislock show`: everything about one lock."""
+"""`manage.py redislock show` and `config`: everything about one lock, and its settings."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from django.core.management.base import BaseCommand, CommandParser
 from ...base.servers import aliases_of
 from ...inspection import SHARED, UNREADABLE, LockInfo, Past, State, WaiterInfo
 from ...inspection.facts import groups
-from ...inspection.sheet import FACTS, HOLDERS, PAST, WAITERS, wants
-from ...inspection.story import free_story, silent, story
-from ...inspection.words import clean, count, duration, kind
+from ...inspection.sheet import FACTS, HOLDERS, PAST, SETTINGS, WAITERS, wants
+from ...inspection.story import free_story, kind, silent, story
+from ...inspection.words import clean, count, duration
 from ...settings import conf
 from ..arguments import (
     FREE,
+    add_json,
     add_limit,
     add_output,
     add_using,
@@ -27,7 +28,6 @@ from ..arguments import (
     name_argument,
 )
 from ..output import STYLES, Printer
-from .config import settings_document, settings_table
 
 _ALL = 100_000
 """More waiters than one lock can have."""
@@ -174,3 +174,31 @@ class Show:
         else:
             printer.lines(sheet.lines(printer))
         return FREE if sheet.lock is None else 0
+
+
+def settings_document(found: dict[str, conf.Setting]) -> dict[str, conf.Setting]:
+    """The settings under the keys that they have in Django's settings."""
+    return {term.upper(): setting for term, setting in found.items()}
+
+
+def settings_table(found: dict[str, conf.Setting], printer: Printer) -> Iterator[str]:
+    return printer.table(SETTINGS, settings_document(found).items())
+
+
+class Config:
+    help = "Show the settings of a lock, and where each comes from."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("name", metavar="NAME", type=name_argument, help="The lock.")
+        add_json(parser)
+
+    def handle(self, command: BaseCommand, options: dict[str, Any]) -> int:
+        printer = Printer(command, options)
+        found = conf.origins(conf.written(options["name"]))
+        if options["json"]:
+            printer.json({"name": options["name"], "settings": settings_document(found)})
+        else:
+            printer.lines(settings_table(found, printer))
+            printer.line()
+            printer.line("Arguments in the code override these settings.")
+        return 0
