@@ -146,22 +146,22 @@ def _summary(shown: Sequence[RunInfo]) -> str:
 # The columns and facts of a job.
 
 
-def relative(time: datetime | None, words: str, seconds: float) -> str:
-    """A time as so many seconds from now, with the instant as a tooltip. `words` has a place for
-    `{time}`."""
+def relative(time: datetime | None, now: datetime, *, due: bool = False) -> str:
+    """Say how long ago a time was; if it is `due`, in how long, or for how long it has been. The
+    time is a tooltip."""
     if time is None:
         return cells.NOTHING
+    left = (time - now).total_seconds()
+    words = gettext("in {time}") if left >= 0 else gettext("due for {time}")
+    seconds = abs(left) if due else max(0.0, -left)
     return format_html(
         '<time datetime="{}" title="{}">{}</time>',
         time.isoformat(),
         cells.moment(time),
-        format_html(words, time=format_html(cells.LTR, rounded(max(0.0, seconds)))),
+        format_html(
+            words if due else gettext("{time} ago"), time=format_html(cells.LTR, rounded(seconds))
+        ),
     )
-
-
-def since(time: datetime | None, now: datetime) -> str:
-    passed = 0.0 if time is None else (now - time).total_seconds()
-    return relative(time, gettext("{time} ago"), passed)
 
 
 @admin.display(description=_("name"), ordering="name")
@@ -192,10 +192,10 @@ def state(job: PeriodicJob) -> str:
         error = format_html('<div class="redislock-error">{}</div>', cells.value(info.error))
     if info.paused is not None:
         at, by, why = info.paused
-        words = {"time": since(at, info.read_at), "who": by, "why": clean(why)}
+        words = {"time": relative(at, info.read_at), "who": by, "why": clean(why)}
         said.append(format_html(gettext("{time} by {who}: {why}"), **words))
     if info.request is not None:
-        words = {"time": since(info.request.at, info.read_at), "who": info.request.by}
+        words = {"time": relative(info.request.at, info.read_at), "who": info.request.by}
         said.append(format_html(gettext("Run requested {time} by {who}"), **words))
     return cells.with_quiet(format_html("{}{}", cells.badge(job.state), error), *said)
 
@@ -207,23 +207,18 @@ def last_runs(job: PeriodicJob) -> str:
     last = job.info.last
     if last is None:
         return strip(runs, now)
-    became = format_html("{}: {}", since(last.started, now), ", ".join(_became(last)))
+    became = format_html("{}: {}", relative(last.started, now), ", ".join(_became(last)))
     return cells.with_quiet(strip(runs, now), became)
 
 
 @admin.display(description=_("next"), ordering="next")
 def upcoming(job: PeriodicJob) -> str:
-    time = job.info.next
-    if time is None:
-        return cells.NOTHING
-    left = (time - job.info.read_at).total_seconds()
-    words = gettext("in {time}") if left >= 0 else gettext("due for {time}")
-    return relative(time, words, abs(left))
+    return relative(job.info.next, job.info.read_at, due=True)
 
 
 @admin.display(description=_("last done"))
 def done(job: PeriodicJob) -> str:
-    return since(job.info.done, job.info.read_at)
+    return relative(job.info.done, job.info.read_at)
 
 
 # What operators do with jobs: pause, resume, and request a run.

@@ -61,7 +61,7 @@ class Printer:
                 yield f"{before}{' ' * (column - len(title) - 1)}{self.paint(*shown[:2])}"
 
     def table(
-        self, columns: Sequence[Column[T]], rows: Iterable[T], *, wide: bool = False
+        self, columns: Sequence[Column[T]], rows: Sequence[T], *, wide: bool = False
     ) -> Iterator[str]:
         """The lines of a table that fits the terminal, unless it may be wide."""
         columns = [column for column in columns if wide or not column.wide]
@@ -175,12 +175,15 @@ def cell(value: Any) -> Cell:
 
 def table(
     columns: Sequence[Column[T]],
-    rows: Iterable[T],
+    rows: Sequence[T],
     *,
     paint: Callable[[str, str], str] = lambda text, _style: text,
     fit: int | None = None,
 ) -> Iterator[str]:
-    """The lines of a table, its titles first. `fit`: the width of the terminal."""
+    """The lines of a table, its titles first; none if it has no rows. `fit`: the width of the
+    terminal."""
+    if not rows:
+        return
     lines = [[Cell(column.title.upper(), "MIGRATE_HEADING") for column in columns]]
     lines += [[cell(column.value(thing)) for column in columns] for thing in rows]
     widths = [max(width(line[i].text) for line in lines) for i in range(len(columns))]

@@ -122,7 +122,8 @@ class List:
             printer.json(as_document(page))
         else:
             printer.lines(as_lines(page, printer, wide=options["output"] == "wide"))
-            if not page.total and _unfiltered(options):
+            filtered = options["pattern"] != "*" or options["state"] or options["host"]
+            if not page.total and not filtered:
                 printer.line(_EXAMPLE)
         missing = [*left_out(where)]
         wrong = [] if page.total or missing else [*_what_is_wrong(using_of(options))]
@@ -132,10 +133,6 @@ class List:
 
 
 _EXAMPLE = 'To see one here: with redis_lock("job", ttl=60): time.sleep(60)'
-
-
-def _unfiltered(options: dict[str, Any]) -> bool:
-    return options["pattern"] == "*" and not (options["state"] or options["host"])
 
 
 def left_out(where: Listing) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from typing import Any
@@ -43,7 +43,7 @@ _LOOKED_AT = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Sheet:
+class _Report:
     """The facts about a lock, as they are shown."""
 
     name: str
@@ -59,7 +59,7 @@ class Sheet:
     wide: bool = field(repr=False)
 
     @classmethod
-    def of(cls, options: dict[str, Any]) -> Sheet:
+    def of(cls, options: dict[str, Any]) -> _Report:
         name, limit = options["name"], options["limit"] or _ALL
         inspector, lock = find(options, name)
         wide = options["output"] == "wide"
@@ -85,26 +85,21 @@ class Sheet:
         }
 
     def lines(self, printer: Printer) -> Iterator[str]:
+        lock, past, wide = self.lock, self.past, self.wide
         where = ", ".join(map(repr, aliases_of(self.using)))
-        yield printer.style.MIGRATE_HEADING(f"{clean(self.name)} on {where}")
-        yield from self._story(printer)
-        yield ""
-        yield from printer.facts(self._facts(), 17)
-        if self.lock is not None and self.lock.kind in SHARED:
-            yield ""
-            yield from printer.table(HOLDERS, self.lock.holders, wide=self.wide)
-        if self.waiters:
-            yield ""
-            yield from self._queue(printer)
-        if self.past.holders:
-            yield ""
-            yield from printer.table(PAST, self.past.holders, wide=self.wide)
-        if self.past.unreadable:
-            yield ""
-            yield f"Before: {UNREADABLE}."
-        if self.lock is None or not self.lock.cache_lock:
-            yield ""
-            yield from self._settings(printer)
+        heading = printer.style.MIGRATE_HEADING(f"{clean(self.name)} on {where}")
+        holders = lock.holders if lock is not None and lock.kind in SHARED else ()
+        parts: tuple[Iterable[str], ...] = (
+            (heading, *self._story(printer)),
+            printer.facts(self._facts(), 17),
+            printer.table(HOLDERS, holders, wide=wide),
+            self._queue(printer) if self.waiters else (),
+            printer.table(PAST, past.holders, wide=wide),
+            (f"Before: {UNREADABLE}.",) if past.unreadable else (),
+            self._settings(printer) if lock is None or not lock.cache_lock else (),
+        )
+        for number, part in enumerate(filter(None, map(list, parts))):
+            yield from ("", *part) if number else part
 
     def _story(self, printer: Printer) -> Iterator[str]:
         if self.lock is None:
@@ -142,11 +137,10 @@ class Sheet:
             yield f"These are the first {len(self.waiters)} of {count(number, 'waiter')}."
 
     def _settings(self, printer: Printer) -> Iterator[str]:
-        told = self.settings
-        if not self.wide:
-            told = {term: its for term, its in told.items() if its.source != "default"}
+        settings = self.settings.items()
+        told = {term: its for term, its in settings if self.wide or its.source != "default"}
         if told:
-            yield from settings_table(told, printer)
+            yield from printer.table(SETTINGS, [*settings_document(told).items()])
         else:
             yield f"Settings: the defaults. See {command_line('config', {}, [self.name])}"
 
@@ -168,21 +162,17 @@ class Show:
 
     def handle(self, command: BaseCommand, options: dict[str, Any]) -> int:
         printer = Printer(command, options)
-        sheet = Sheet.of(options)
+        report = _Report.of(options)
         if options["json"]:
-            printer.json(sheet.document())
+            printer.json(report.document())
         else:
-            printer.lines(sheet.lines(printer))
-        return FREE if sheet.lock is None else 0
+            printer.lines(report.lines(printer))
+        return FREE if report.lock is None else 0
 
 
 def settings_document(found: dict[str, conf.Setting]) -> dict[str, conf.Setting]:
     """The settings under the keys that they have in Django's settings."""
     return {term.upper(): setting for term, setting in found.items()}
-
-
-def settings_table(found: dict[str, conf.Setting], printer: Printer) -> Iterator[str]:
-    return printer.table(SETTINGS, settings_document(found).items())
 
 
 class Config:
@@ -194,11 +184,11 @@ class Config:
 
     def handle(self, command: BaseCommand, options: dict[str, Any]) -> int:
         printer = Printer(command, options)
-        found = conf.origins(conf.written(options["name"]))
+        found = settings_document(conf.origins(conf.written(options["name"])))
         if options["json"]:
-            printer.json({"name": options["name"], "settings": settings_document(found)})
+            printer.json({"name": options["name"], "settings": found})
         else:
-            printer.lines(settings_table(found, printer))
+            printer.lines(printer.table(SETTINGS, [*found.items()]))
             printer.line()
             printer.line("Arguments in the code override these settings.")
         return 0
