@@ -11,6 +11,7 @@ from datetime import datetime
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
+from django.contrib import admin
 from django.contrib.admin.models import LogEntry
 from django.utils.html import escape, format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
@@ -22,7 +23,7 @@ from ..inspection import SHARED, Ending, LockInfo, PastHolder
 from ..inspection.sheet import Column, Judged, Lease, Owner, Seconds
 from ..inspection.story import holding
 from ..inspection.words import Sentence, clean, duration, local, translated
-from ..models import JOB_STATES, KINDS, STATES
+from ..models import JOB_STATES, KINDS, STATES, LockStatus
 from ..primitives.ledger import RunInfo, RunOutcome
 
 T = TypeVar("T")
@@ -140,6 +141,16 @@ def html(its: Any) -> str:
         case int():  # without separators of thousands, so that it can be searched for in a log
             return str(its)
     return sentence(its)
+
+
+def shown(column: Column[LockInfo], ordering: str | None = None) -> Callable[[LockStatus], str]:
+    """Return a column of the list of locks, or a fact of a lock's page, for Django's admin."""
+
+    def show(lock: LockStatus) -> str:
+        return html(column.value(lock.info)) if lock.info else NOTHING
+
+    show.__name__ = column.title.replace(" ", "_")
+    return admin.display(description=_(column.title), ordering=ordering)(show)
 
 
 def _host_and_process(owner: str) -> str:

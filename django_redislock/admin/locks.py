@@ -5,7 +5,7 @@ These are the admin's own pages of a model, whose rows are a snapshot of Redis.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from django.contrib import admin
@@ -18,26 +18,15 @@ from django.utils.html import format_html
 from django.utils.translation import gettext, ngettext_lazy
 from django.utils.translation import gettext_lazy as _
 
-from ..inspection import (
-    SHARED,
-    UNREADABLE,
-    WORST_FIRST,
-    Counts,
-    LockInfo,
-    Past,
-    State,
-    WaiterInfo,
-    servers,
-)
+from ..inspection import SHARED, UNREADABLE, WORST_FIRST, Counts, State, WaiterInfo, servers, sheet
 from ..inspection.facts import Group, groups
-from ..inspection.sheet import FACTS, GROUPS, HOLDERS, LOCKS, PAST, SETTINGS, WAITERS, Column
 from ..inspection.story import consequences, free_story, safer, story
 from ..inspection.words import translated
 from ..models import KINDS, STATES, LockStatus, PeriodicJob
 from ..models.live import LockId, Snapshot
 from ..periodic.job import job_of_lock
 from ..primitives.keys import validate_name
-from ..settings import conf
+from ..settings.conf import Setting
 from ..settings.policy import DEFAULTS
 from . import cells
 from .clear import NOBODY, ClearPages, clearings
@@ -51,16 +40,6 @@ GROUPED = 1000
 """The most waiters that are read and grouped."""
 CLEARINGS = 5
 """The most clearings on the page; the history has all."""
-
-
-def shown(column: Column[LockInfo], ordering: str | None = None) -> Callable[[LockStatus], str]:
-    """Return a column of the list, or a fact of the page, for Django's admin."""
-
-    def show(lock: LockStatus) -> str:
-        return cells.html(column.value(lock.info)) if lock.info else cells.NOTHING
-
-    show.__name__ = column.title.replace(" ", "_")
-    return admin.display(description=_(column.title), ordering=ordering)(show)
 
 
 @admin.display(description=_("name"), ordering="name")
@@ -77,10 +56,10 @@ def state(lock: LockStatus) -> str:
 ORDERINGS = {"holder": "owner", "waiters": "waiters", "held for": "held", "lease": "remaining"}
 COLUMNS = [
     *(name, state),
-    *(shown(one, ORDERINGS[one.title]) for one in LOCKS if one.title in ORDERINGS),
+    *(cells.shown(one, ORDERINGS[one.title]) for one in sheet.LOCKS if one.title in ORDERINGS),
 ]
 """The columns of the list, besides the cache."""
-_FACTS = [(column, shown(column)) for column in FACTS]
+_FACTS = [(column, cells.shown(column)) for column in sheet.FACTS]
 
 
 def fieldsets(lock: LockStatus | None) -> Any:
@@ -100,14 +79,17 @@ def known(lock: LockStatus) -> dict[str, Any]:
     waiters, past = inspector.waiters(seen, GROUPED), inspector.past(seen)
     number = max(lock.waiters, len(waiters))
     grouped = groups(waiters)
+    unreadable = translated(UNREADABLE) if past.unreadable else ""
+    none = gettext("None are known: they are kept for a minute, or for three times the TTL.")
+    notes = {"empty": unreadable or none, "note": unreadable}
     below = [
         _waiters(waiters, grouped, number),
-        _past(past),
+        cells.table(gettext("Last holders"), sheet.PAST, past.holders, **notes),
         cells.history(gettext("Clearings"), clearings(lock.id)[:CLEARINGS], str(NOBODY)),
     ]
     if info is not None and info.kind in SHARED:
         more = info.holding - cells.SHOWN
-        below.insert(0, cells.table(gettext("Holders"), HOLDERS, info.holders, more=more))
+        below.insert(0, cells.table(gettext("Holders"), sheet.HOLDERS, info.holders, more=more))
     if not where.cache_locks:
         below.append(_settings(lock.name))
     said: dict[str, Any] = {"story": cells.paragraph(free_story(past))}
@@ -129,35 +111,27 @@ def _waiters(first: Sequence[WaiterInfo], grouped: Sequence[Group], of: int) -> 
     """The waiters by host and place in the code, and one by one; the first ones, of so many."""
     title, more, empty = gettext("Waiters"), of - cells.SHOWN, gettext("Nobody waits.")
     if len(grouped) == len(first):
-        return cells.table(title, WAITERS, first, more=more, empty=empty)
+        return cells.table(title, sheet.WAITERS, first, more=more, empty=empty)
     note = ""
     if len(first) < of:
         note = gettext("The first %(number)s waiters, by host and place.") % {"number": len(first)}
-    single = cells.table(gettext("One by one"), WAITERS, first, more=more)
-    return cells.table(title, GROUPS, grouped, note=note, rest=single)
-
-
-def _past(past: Past) -> cells.Table:
-    unreadable = translated(UNREADABLE) if past.unreadable else ""
-    unknown = gettext("None are known: they are kept for a minute, or for three times the TTL.")
-    return cells.table(
-        gettext("Last holders"), PAST, past.holders, empty=unreadable or unknown, note=unreadable
-    )
+    single = cells.table(gettext("One by one"), sheet.WAITERS, first, more=more)
+    return cells.table(title, sheet.GROUPS, grouped, note=note, rest=single)
 
 
 def _settings(name: str) -> cells.Table:
     """The settings of a lock that are not defaults, and where each is written; then the others."""
-    given: list[tuple[str, conf.Setting]] = []
-    defaults: list[tuple[str, conf.Setting]] = []
-    for term, setting in conf.origins(conf.written(name)).items():
-        (defaults if setting.value == DEFAULTS[term] else given).append((term.upper(), setting))
+    given: list[tuple[str, Setting]] = []
+    defaults: list[tuple[str, Setting]] = []
+    for term, setting in sheet.settings_of(name).items():
+        (defaults if setting.value == DEFAULTS[term.lower()] else given).append((term, setting))
     return cells.table(
         gettext("Settings"),
-        SETTINGS,
+        sheet.SETTINGS,
         given,
         empty=gettext("All settings are defaults."),
         note=gettext("Arguments in the code override these settings."),
-        rest=cells.table(gettext("Defaults"), SETTINGS, defaults),
+        rest=cells.table(gettext("Defaults"), sheet.SETTINGS, defaults),
     )
 
 

@@ -18,6 +18,7 @@ from django.utils.translation import gettext_noop as _
 
 from ..base.holder import Holder
 from ..primitives.ledger import RunInfo
+from ..settings import conf
 from ..settings.conf import Setting
 from .facts import SHARED, Group, HolderInfo, Kind, LockInfo, PastHolder, State, WaiterInfo
 from .story import holding, kind, silent
@@ -172,6 +173,11 @@ RUNS: Sequence[Column[RunInfo]] = (
 )
 
 
+def settings_of(name: str) -> dict[str, Setting]:
+    """Return the settings of a lock, under the names that they have in Django's settings."""
+    return {term.upper(): its for term, its in conf.origins(conf.written(name)).items()}
+
+
 def _place(row: tuple[str, Setting]) -> str:
     text = place_text(*row)
     return text if row[1].source == "default" else Unusual(text)
@@ -182,4 +188,3 @@ SETTINGS: Sequence[Column[tuple[str, Setting]]] = (
     Column(_("value"), lambda row: value_text(row[1].value), shrinks=True),
     Column(_("from"), _place, shrinks=True),
 )
-"""For the settings under the names that they have in Django's settings."""

@@ -11,14 +11,7 @@ from typing import Any
 import pytest
 
 from django_redislock.inspection.clearing import ClearOutcome
-from django_redislock.inspection.sheet import (
-    HOLDERS,
-    LOCKS,
-    PAST,
-    SETTINGS,
-    WAITERS,
-    Column,
-)
+from django_redislock.inspection.sheet import HOLDERS, LOCKS, PAST, SETTINGS, WAITERS, Column
 from django_redislock.management.arguments import PLACEHOLDER
 from django_redislock.management.commands.redislock import SUBCOMMANDS, Command, Parser
 from tests.operations.schema import PAGE

@@ -6,9 +6,7 @@ import itertools
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from datetime import UTC, datetime
-from itertools import chain
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
@@ -16,8 +14,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from ...base.exceptions import LockUnavailable
 from ...commands import UNAVAILABLE
 from ...doctor.finding import Level
-from ...doctor.rules import judge
-from ...doctor.server import Unreachable, ask
+from ...doctor.findings import UNREACHABLE, server_findings
 from ...inspection import ORDERS, WORST_FIRST, Listing, Page, State
 from ...inspection.sheet import LOCKS
 from ...inspection.words import clean, count, instant
@@ -33,6 +30,10 @@ from ..arguments import (
 )
 from ..events import Events, Interrupted, require_main_thread
 from ..output import Paper, Printer, screen
+
+_EXAMPLE = 'To see one here: with redis_lock("job", ttl=60): time.sleep(60)'
+_AROUND = 6
+"""Lines of a screen without a lock: up to three above, the titles, the totals, one to spare."""
 
 
 def add_filters(parser: CommandParser) -> None:
@@ -132,9 +133,6 @@ class List:
         return UNAVAILABLE if missing else WRONG if wrong else 0
 
 
-_EXAMPLE = 'To see one here: with redis_lock("job", ttl=60): time.sleep(60)'
-
-
 def left_out(where: Listing) -> Iterator[str]:
     """A line for each node of the cluster whose locks are missing."""
     for node, error in where.unasked.items():
@@ -146,14 +144,9 @@ def _what_is_wrong(using: str) -> Iterator[str]:
 
     The doctor's quick part: a user who may only read is not asked whether it could lock.
     """
-    with suppress(Unreachable):
-        for finding in chain.from_iterable(map(judge, ask(using, thorough=False))):
-            if finding.level == Level.ERROR:
-                yield f"{finding.message} {finding.hint}"
-
-
-_AROUND = 6
-"""Lines of a screen without a lock: up to three above, the titles, the totals, one to spare."""
+    for finding in server_findings(using, thorough=False):
+        if finding.level == Level.ERROR and finding.id != UNREACHABLE:
+            yield f"{finding.message} {finding.hint}"
 
 
 class Watch:

@@ -12,10 +12,10 @@ from django.core.management.base import BaseCommand, CommandParser
 from ...base.servers import aliases_of
 from ...inspection import SHARED, UNREADABLE, LockInfo, Past, State, WaiterInfo
 from ...inspection.facts import groups
-from ...inspection.sheet import FACTS, HOLDERS, PAST, SETTINGS, WAITERS, wants
+from ...inspection.sheet import FACTS, HOLDERS, PAST, SETTINGS, WAITERS, settings_of, wants
 from ...inspection.story import free_story, kind, silent, story
 from ...inspection.words import clean, count, duration
-from ...settings import conf
+from ...settings.conf import Setting
 from ..arguments import (
     FREE,
     add_json,
@@ -51,7 +51,7 @@ class _Report:
     lock: LockInfo | None
     waiters: list[WaiterInfo]
     past: Past
-    settings: dict[str, conf.Setting]
+    settings: dict[str, Setting]
     similar: list[str]
     """Names of held locks that are nearly the same, if this one is free."""
     given: dict[str, Any] = field(repr=False)
@@ -70,7 +70,7 @@ class _Report:
             lock=lock,
             waiters=inspector.waiters(name, max(limit, _GROUPED) if grouped else limit),
             past=inspector.past(name),
-            settings=conf.origins(conf.written(name)),
+            settings=settings_of(name),
             similar=[] if lock else _similar(name, options),
             given={"using": options["using"], "cache-locks": options["cache_locks"]},
             wide=wide,
@@ -81,7 +81,6 @@ class _Report:
         return {
             **{field.name: getattr(self, field.name) for field in fields(self) if field.repr},
             "state": "free" if self.lock is None else self.lock.state,
-            "settings": settings_document(self.settings),
         }
 
     def lines(self, printer: Printer) -> Iterator[str]:
@@ -140,7 +139,7 @@ class _Report:
         settings = self.settings.items()
         told = {term: its for term, its in settings if self.wide or its.source != "default"}
         if told:
-            yield from printer.table(SETTINGS, [*settings_document(told).items()])
+            yield from printer.table(SETTINGS, [*told.items()])
         else:
             yield f"Settings: the defaults. See {command_line('config', {}, [self.name])}"
 
@@ -170,11 +169,6 @@ class Show:
         return FREE if report.lock is None else 0
 
 
-def settings_document(found: dict[str, conf.Setting]) -> dict[str, conf.Setting]:
-    """The settings under the keys that they have in Django's settings."""
-    return {term.upper(): setting for term, setting in found.items()}
-
-
 class Config:
     help = "Show the settings of a lock, and where each comes from."
 
@@ -184,7 +178,7 @@ class Config:
 
     def handle(self, command: BaseCommand, options: dict[str, Any]) -> int:
         printer = Printer(command, options)
-        found = settings_document(conf.origins(conf.written(options["name"])))
+        found = settings_of(options["name"])
         if options["json"]:
             printer.json({"name": options["name"], "settings": found})
         else:
