@@ -53,7 +53,7 @@ def state(lock: LockStatus) -> str:
     return cells.badge(lock.state, lock.info.why if lock.info else "")
 
 
-ORDERINGS = {"holder": "owner", "waiters": "waiters", "held for": "held", "lease": "remaining"}
+ORDERINGS = {"holder": "owner", "waiters": "waiters", "held for": "held", "remaining": "remaining"}
 COLUMNS = [
     *(name, state),
     *(cells.shown(one, ORDERINGS[one.title]) for one in sheet.LOCKS if one.title in ORDERINGS),

@@ -115,7 +115,7 @@ LOCKS: Sequence[Column[LockInfo]] = (
     Column(_("holder"), lambda lock: lock, shrinks=True),
     Column(_("waiters"), lambda lock: lock.waiters, right=True),
     Column(_("held for"), lambda lock: _held(lock.holder), right=True, drops=1),
-    Column(_("lease"), _lease, right=True, drops=3),
+    Column(_("remaining"), _lease, right=True, drops=3),
     Column(_("fencing token"), lambda lock: lock.holder.fencing_token, right=True, wide=True),
     Column(_("label"), lambda lock: lock.holder.label, wide=True),
 )
@@ -125,7 +125,7 @@ FACTS: Sequence[Column[LockInfo]] = (
     Column(_("label"), _if_alone(lambda lock: lock.holder.label)),
     Column(_("since"), _if_alone(lambda lock: lock.holder.acquired_at)),
     Column(_("held for"), _if_alone(lambda lock: _held(lock.holder))),
-    Column(_("lease"), _if_alone(_lease)),
+    Column(_("remaining"), _if_alone(_lease)),
     Column(_("TTL"), _if_alone(lambda lock: lock.ttl and Seconds(lock.ttl))),
     Column(_("fencing token"), _if_alone(lambda lock: lock.holder.fencing_token)),
     Column(_("key"), lambda lock: lock.keys.lock),
@@ -136,7 +136,7 @@ HOLDERS: Sequence[Column[HolderInfo]] = (
     Column(_("holder"), lambda one: Owner(one.holder.owner or "")),
     Column(_("state"), lambda one: Judged(one.state, one.why)),
     Column(_("held for"), lambda one: _held(one.holder), right=True),
-    Column(_("lease"), lambda one: Seconds(one.holder.remaining), right=True),
+    Column(_("remaining"), lambda one: Seconds(one.holder.remaining), right=True),
     Column(_("fencing token"), lambda one: one.holder.fencing_token, right=True),
     Column(_("label"), lambda one: one.holder.label, below="holder", shrinks=True),
 )
