@@ -59,14 +59,14 @@ COLUMNS = [
     *(cells.shown(one, ORDERINGS[one.title]) for one in sheet.LOCKS if one.title in ORDERINGS),
 ]
 """The columns of the list, besides the cache."""
-_FACTS = [(column, cells.shown(column)) for column in sheet.FACTS]
+_FACTS = {one: cells.shown(one) for one in (*sheet.FACTS, *sheet.FACTS_OF_SHARED)}
 
 
 def fieldsets(lock: LockStatus | None) -> Any:
     """The facts that are no table, two on each line."""
     if lock is None or lock.info is None:  # the kind of a free lock is unknown
         return [(None, {"fields": [(name, "using")]})]
-    facts: list[Any] = [fact for column, fact in _FACTS if column.value(lock.info)]
+    facts = [_FACTS[column] for column in sheet.facts(lock.info)]
     pairs = (tuple(facts[at : at + 2]) for at in range(0, len(facts), 2))
     return [(None, {"fields": [("kind", "using"), *pairs]})]
 

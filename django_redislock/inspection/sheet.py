@@ -99,11 +99,6 @@ def _lease(lock: LockInfo) -> Lease:
     return Lease(lock.holder.remaining, lock.ttl, lock.state == State.HELD)
 
 
-def _if_alone(value: Callable[[LockInfo], Any]) -> Callable[[LockInfo], Any]:
-    """Leave out a fact about one holder if several may hold the lock: they have a table."""
-    return lambda lock: None if lock.kind in SHARED else value(lock)
-
-
 def _held(of: Holder) -> Seconds | None:
     return None if of.held is None else Seconds(of.held, of.acquired_at)
 
@@ -119,18 +114,27 @@ LOCKS: Sequence[Column[LockInfo]] = (
     Column(_("fencing token"), lambda lock: lock.holder.fencing_token, right=True, wide=True),
     Column(_("label"), lambda lock: lock.holder.label, wide=True),
 )
+_KEY: Column[LockInfo] = Column(_("key"), lambda lock: lock.keys.lock)
 FACTS: Sequence[Column[LockInfo]] = (
-    Column(_("held by"), lambda lock: holding(lock) if lock.kind in SHARED else None),
-    Column(_("holder"), _if_alone(lambda lock: lock.holder.owner)),
-    Column(_("label"), _if_alone(lambda lock: lock.holder.label)),
-    Column(_("since"), _if_alone(lambda lock: lock.holder.acquired_at)),
-    Column(_("held for"), _if_alone(lambda lock: _held(lock.holder))),
-    Column(_("remaining"), _if_alone(_lease)),
-    Column(_("TTL"), _if_alone(lambda lock: lock.ttl and Seconds(lock.ttl))),
-    Column(_("fencing token"), _if_alone(lambda lock: lock.holder.fencing_token)),
-    Column(_("key"), lambda lock: lock.keys.lock),
+    Column(_("holder"), lambda lock: lock.holder.owner),
+    Column(_("label"), lambda lock: lock.holder.label),
+    Column(_("since"), lambda lock: lock.holder.acquired_at),
+    Column(_("held for"), lambda lock: _held(lock.holder)),
+    Column(_("remaining"), _lease),
+    Column(_("TTL"), lambda lock: lock.ttl and Seconds(lock.ttl)),
+    Column(_("fencing token"), lambda lock: lock.holder.fencing_token),
+    _KEY,
 )
 """What one page says of one lock, besides its state and kind."""
+FACTS_OF_SHARED: Sequence[Column[LockInfo]] = (Column(_("held by"), holding), _KEY)
+"""The same if several may hold the lock. They have a table."""
+
+
+def facts(lock: LockInfo) -> Sequence[Column[LockInfo]]:
+    """Return the facts about a lock that are known."""
+    columns = FACTS_OF_SHARED if lock.kind in SHARED else FACTS
+    return [column for column in columns if column.value(lock) not in (None, "")]
+
 
 HOLDERS: Sequence[Column[HolderInfo]] = (
     Column(_("holder"), lambda one: Owner(one.holder.owner or "")),

@@ -12,7 +12,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from ...base.servers import aliases_of
 from ...inspection import SHARED, UNREADABLE, LockInfo, Past, State, WaiterInfo
 from ...inspection.facts import groups
-from ...inspection.sheet import FACTS, HOLDERS, PAST, SETTINGS, WAITERS, settings_of, wants
+from ...inspection.sheet import HOLDERS, PAST, SETTINGS, WAITERS, facts, settings_of, wants
 from ...inspection.story import free_story, kind, silent, story
 from ...inspection.words import clean, count, duration
 from ...settings.conf import Setting
@@ -119,7 +119,7 @@ class _Report:
                 yield "fencing token", f"{self.past.fencing_token}, of the last holder"
             return
         yield from (("state", lock.state), ("kind", kind(lock)))
-        yield from ((column.title, column.value(lock)) for column in FACTS)
+        yield from ((column.title, column.value(lock)) for column in facts(lock))
 
     def _queue(self, printer: Printer) -> Iterator[str]:
         number = len(self.waiters) if self.lock is None else self.lock.waiters
