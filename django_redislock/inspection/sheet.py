@@ -1,9 +1,8 @@
-"""What is shown of a lock, its holders, its waiters, its past, its settings and the runs of a job:
-the columns, said once for terminals and for pages.
+"""The columns of locks, holders, waiters, past holders, settings and runs, said for all screens.
 
-A column has a value of a type of the field: a state, an owner, seconds, a time, a text. How a type
-looks is up to the terminal (`management/output.py`) and to the page (`admin/cells.py`). Programs
-get the facts as JSON, under the names of their fields.
+A column has a title, and for each row a value: a state, an owner, seconds, a time, a text. The
+terminal (`management/output.py`) and the page (`admin/cells.py`) each say how a type of value
+looks. Programs get the facts as JSON, under the names of their fields.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ class Column(Generic[T]):
     title: str
     """In small letters, as it would stand in a sentence."""
     value: Callable[[T], Any]
-    """What a row has there. None or "": nothing is known."""
+    """Return the value of a row. None or "": nothing is known."""
     below: str = ""
-    """The title of the column that it is shown below on a page, in small letters."""
+    """The title of another column. A page shows this one below that, in small letters."""
     right: bool = False
     """A terminal aligns it to the right, as numbers."""
     shrinks: bool = False
@@ -125,9 +124,9 @@ FACTS: Sequence[Column[LockInfo]] = (
     Column(_("fencing token"), lambda lock: lock.holder.fencing_token),
     _KEY,
 )
-"""What one page says of one lock, besides its state and kind."""
+"""The facts about one lock, besides its state and kind."""
 FACTS_OF_SHARED: Sequence[Column[LockInfo]] = (Column(_("held by"), holding), _KEY)
-"""The same if several may hold the lock. They have a table."""
+"""The same for a lock that several may hold. Its holders are a table."""
 
 
 def facts(lock: LockInfo) -> Sequence[Column[LockInfo]]:
