@@ -51,7 +51,7 @@ PRODUCTS = (
             *("inspection", "admin", "management", "doctor", "contrib", "apps"),
             *("models/live", "models/lock_id"),
         ),
-        7_550,
+        7_420,
     ),
     Product("periodic", ("periodic", "primitives/ledger"), 1_270),
 )

@@ -11,8 +11,8 @@ from redis import Redis
 from django_redislock import redis_lock
 from django_redislock.base.tokens import NO_PROCESS
 from django_redislock.inspection import Inspector, LockInfo, WaiterInfo
-from django_redislock.inspection.sentences import translated
 from django_redislock.inspection.story import consequences, free_story, overlap, safer, story
+from django_redislock.inspection.words import translated
 from tests.operations.calling import granted, strangers
 from tests.test_inspection import get
 

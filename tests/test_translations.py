@@ -18,7 +18,7 @@ from django.utils.translation.template import templatize
 from redis import Redis
 
 import django_redislock
-from django_redislock.inspection.sentences import Sentence, translated
+from django_redislock.inspection.words import Sentence, translated
 from tests.models import Product
 from tests.operations.calling import granted
 

@@ -1,28 +1,53 @@
-"""How facts look on a page: single values first, then the columns of a lock."""
+"""How facts look on a page: sentences, the values of columns, and tables.
+
+Names, times and other values read from left to right in every language.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple, TypeVar
 
 from django.contrib import admin
-from django.utils.html import format_html, format_html_join
+from django.contrib.admin.models import LogEntry
+from django.utils.html import escape, format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
-from django.utils.translation import gettext, ngettext
+from django.utils.text import capfirst
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ..inspection import SHARED, HolderInfo, Kind, LockInfo, State
-from ..inspection.sentences import local, translated
-from ..inspection.words import clean, duration
-from ..models import KINDS, STATES, LockStatus
+from ..inspection import SHARED, Ending, LockInfo, PastHolder
+from ..inspection.sheet import Column, Judged, Lease, Owner, Seconds
+from ..inspection.story import holding
+from ..inspection.words import Sentence, clean, duration, local, translated
+from ..models import JOB_STATES, KINDS, STATES, LockStatus
+from ..primitives.ledger import RunInfo, RunOutcome
+
+T = TypeVar("T")
 
 NOTHING = "–"
 LTR = '<bdi dir="ltr">{}</bdi>'
 """What reads from left to right in every language."""
 HOSTS = 3
 """The most hosts of one lock that its row names."""
+SHOWN = 100
+"""The most rows of a table."""
+
+NAMES: dict[str, Any] = {
+    **dict([*STATES, *JOB_STATES]),
+    Ending.RELEASED: _("released"),
+    Ending.EXPIRED: _("expired"),
+    Ending.CLEARED: _("cleared"),
+    RunOutcome.DONE: _("done"),
+    RunOutcome.FAILED: _("failed"),
+    RunOutcome.LOST: _("lost"),
+    RunOutcome.SKIPPED: _("skipped"),
+    RunOutcome.UNREADABLE: _("unreadable"),
+}
+"""The names of states, of the ends of leases, and of the outcomes of runs."""
 
 
 def broken(text: str) -> str:
@@ -31,52 +56,31 @@ def broken(text: str) -> str:
     return format_html_join(mark_safe("<wbr>"), "{}", parts)
 
 
-def value(text: str) -> str:
+def value(text: str) -> SafeString:
     """A name, a host or a place in the code."""
     return format_html(LTR, broken(text))
 
 
-def badge(value: str, names: Iterable[tuple[str, Any]], why: str = "") -> str:
-    return format_html(
-        '<span class="redislock-state redislock-{}" title="{}">{}</span>',
-        value,
-        why,
-        dict(names)[value],
-    )
+def sentence(text: object) -> SafeString:
+    """Translate a sentence, and mark its values. What is no sentence is a value."""
+    if isinstance(text, datetime):
+        return instant(text)
+    if isinstance(text, int):
+        return SafeString(text)
+    if not isinstance(text, Sentence):
+        return value(str(text))
+    values = {name: sentence(its) for name, its in text.values.items()}
+    return mark_safe(escape(gettext(text.template)) % values)
 
 
-def state_of(of: HolderInfo | LockInfo) -> str:
-    """A state, and the reason for it if there is one."""
-    why = translated(of.why)
-    return format_html("{}{}", badge(of.state, STATES, why), quiet(why))
+def paragraph(texts: Iterable[str]) -> SafeString:
+    return format_html_join(" ", "{}", ((sentence(text),) for text in texts))
 
 
-def person(owner: str, label: str) -> str:
-    """Host and process; below them, the place in the code."""
-    return with_quiet(value(host_and_process(owner)), value(label) if label else "")
-
-
-def host_and_process(owner: str) -> str:
-    return " · ".join(owner.split(":", 2)[:2])
-
-
-def with_quiet(text: str, more: str) -> str:
-    return format_html("{}{}", text, quiet(more))
-
-
-def quiet(text: str) -> str:
-    """A text, or HTML, in small letters on its own line."""
-    shown = text if isinstance(text, SafeString) else broken(text)
-    return format_html('<div class="redislock-quiet">{}</div>', shown) if text else ""
-
-
-def number(value: int | None) -> str:
-    """A number without separators of thousands, so that it can be searched for in a log."""
-    return NOTHING if value is None else str(value)
-
-
-def seconds(value: float | None) -> str:
-    return NOTHING if value is None else format_html(LTR, duration(value))
+def with_quiet(text: str, *more: str) -> str:
+    """A text, and below it others in small letters, each on its own line."""
+    lines = ((format_html('<div class="redislock-quiet">{}</div>', one),) for one in more if one)
+    return format_html("{}{}", text, format_html_join("", "{}", lines))
 
 
 def moment(time: datetime | None) -> str:
@@ -84,7 +88,7 @@ def moment(time: datetime | None) -> str:
     return NOTHING if time is None else local(time)
 
 
-def time_of(at: datetime, text: str) -> str:
+def time_of(at: datetime, text: str) -> SafeString:
     """A text about a time; as a tooltip, the time."""
     return format_html(
         '<time dir="ltr" datetime="{}" title="{}">{}</time>',
@@ -94,114 +98,154 @@ def time_of(at: datetime, text: str) -> str:
     )
 
 
-def lasted(value: float | None, at: datetime | None) -> str:
-    """A time in seconds; as a tooltip, when it began."""
-    return seconds(value) if value is None or at is None else time_of(at, duration(value))
+def instant(at: datetime) -> SafeString:
+    return time_of(at, moment(at))
 
 
-# Columns of a lock.
-
-_KINDS = dict(KINDS)
-
-
-@admin.display(description=_("name"), ordering="name")
-def name(lock: LockStatus) -> str:
-    return value(lock.name)
-
-
-@admin.display(description=_("state"), ordering="urgency")
-def state(lock: LockStatus) -> str:
-    return badge(lock.state, STATES, translated(lock.info.why) if lock.info else "")
+def badge(state: str, why: str = "") -> str:
+    return format_html(
+        '<span class="redislock-state redislock-{}" title="{}">{}</span>',
+        state,
+        translated(why),
+        NAMES[state],
+    )
 
 
-@admin.display(description=_("state"))
-def state_and_why(lock: LockStatus) -> str:
-    return state_of(lock.info) if lock.info else state(lock)
+# The values of columns.
 
 
-@admin.display(description=_("remaining"), ordering="remaining")
-def remaining(lock: LockStatus) -> str:
+def html(its: Any) -> str:
+    """Return how a page shows a value of a column."""
+    match its:
+        case None | "" | Seconds(number=None):
+            return NOTHING
+        case Judged():
+            return with_quiet(badge(*its), its.why and sentence(its.why))
+        case Owner():
+            return value(_host_and_process(its))
+        case PastHolder():
+            return with_quiet(str(NAMES[its.ending]), value(its.why) if its.why else "")
+        case RunInfo():
+            attempt = f" ({its.attempt})" if its.attempt > 1 else ""
+            return format_html("{}{}", badge(its.outcome), attempt)
+        case LockInfo():
+            return _holders(its)
+        case Lease():
+            return _lease(its)
+        case Seconds(since=datetime() as since):
+            return time_of(since, duration(its.number))
+        case Seconds():
+            return format_html(LTR, duration(its.number))
+        case datetime():
+            return instant(its)
+        case int():  # without separators of thousands, so that it can be searched for in a log
+            return str(its)
+    return sentence(its)
+
+
+def shown(column: Column[LockInfo], ordering: str | None = None) -> Callable[[LockStatus], str]:
+    """Return a column of the list of locks, or a fact of a lock's page, for Django's admin."""
+
+    def show(lock: LockStatus) -> str:
+        return html(column.value(lock.info)) if lock.info else NOTHING
+
+    show.__name__ = column.title.replace(" ", "_")
+    return admin.display(description=_(column.title), ordering=ordering)(show)
+
+
+def _host_and_process(owner: str) -> str:
+    return " · ".join(owner.split(":", 2)[:2])
+
+
+def _holders(lock: LockInfo) -> str:
+    """The holder in short, and where in the code; of several, their number and their hosts."""
+    owner, label = lock.holder.owner or "", lock.holder.label
+    where = value(label) if label and {one.holder.label for one in lock.holders} == {label} else ""
+    if lock.kind in SHARED:
+        return with_quiet(sentence(holding(lock)), _hosts(lock), where)
+    if not owner:
+        return str(dict(KINDS)[lock.kind])
+    return with_quiet(value(_host_and_process(owner)), where)
+
+
+def _hosts(lock: LockInfo) -> str:
+    """The first hosts; of a single holder, also its process."""
+    if len(lock.holders) == 1:
+        return value(_host_and_process(lock.holder.owner or ""))
+    more = len(lock.hosts) - HOSTS
+    text = ", ".join(lock.hosts[:HOSTS])
+    return format_html(LTR, clean(f"{text} + {more}" if more > 0 else text))
+
+
+def _lease(lease: Lease) -> str:
     """The rest of the lease in words; also as a bar if its holder lives."""
-    if lock.info is None:
-        return NOTHING
-    if lock.remaining is None:
+    if lease.left is None:
         return gettext("no TTL")
-    left = seconds(lock.remaining)
-    if lock.ttl is None or lock.state != State.HELD:
+    left = format_html(LTR, duration(lease.left))
+    if lease.ttl is None or not lease.renewed:
         return left
     # A renewal is due when a third of the TTL has passed: with less than a third left, it failed.
     return format_html(
         '<meter max="{}" low="{}" optimum="{}" value="{}" aria-label="{}"></meter>{}',
-        f"{lock.ttl:.3f}",
-        f"{lock.ttl / 3:.3f}",
-        f"{lock.ttl:.3f}",
-        f"{lock.remaining:.3f}",
+        f"{lease.ttl:.3f}",
+        f"{lease.ttl / 3:.3f}",
+        f"{lease.ttl:.3f}",
+        f"{lease.left:.3f}",
         gettext("What remains of the lease"),
         left,
     )
 
 
-@admin.display(description=_("holder"), ordering="owner")
-def holder(lock: LockStatus) -> str:
-    """The holder in short, and where in the code; of several, their number and their hosts."""
-    if lock.info is None:
-        return NOTHING
-    if lock.info.kind in SHARED:
-        labels = {one.holder.label for one in lock.info.holders}
-        where = quiet(value(lock.label)) if labels == {lock.label} and lock.label else ""
-        return format_html(
-            "<bdi>{}</bdi>{}{}", _holding(lock.info), quiet(_hosts(lock.info)), where
+# Tables.
+
+
+class Table(NamedTuple):
+    """A table, for `table.html`."""
+
+    title: str
+    headings: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    more: int = 0
+    """The number of rows that are not shown."""
+    empty: str = ""
+    """The text for a table without rows."""
+    note: str = ""
+    rest: Table | None = None
+    """More of it, folded."""
+
+
+def table(title: str, columns: Sequence[Column[T]], rows: Iterable[T], **more: Any) -> Table:
+    """Return a table of the first rows."""
+    headings = [capfirst(gettext(column.title)) for column in columns if not column.below]
+    return Table(title, headings, [_row(columns, one) for one in islice(rows, SHOWN)], **more)
+
+
+def _row(columns: Sequence[Column[T]], thing: T) -> Sequence[str]:
+    cells = {one.title: html(one.value(thing)) for one in columns if not one.below}
+    for one in columns:
+        if one.below:
+            texts = one.value(thing)
+            texts = texts if isinstance(texts, tuple) else (texts,)
+            cells[one.below] = with_quiet(cells[one.below], *map(sentence, filter(None, texts)))
+    return [*cells.values()]
+
+
+def history(
+    title: str,
+    entries: Iterable[LogEntry],
+    empty: str,
+    link: Callable[[LogEntry], str] | None = None,
+) -> Table:
+    """Entries of the admin's log; with `link`, each with a link to what it is about."""
+    rows = [
+        (
+            instant(entry.action_time),
+            value(str(entry.user.get_username())),
+            format_html(
+                "{}<div>{}</div>", link(entry) if link else "", entry.get_change_message()
+            ),
         )
-    return person(lock.owner, lock.label) if lock.owner else str(_KINDS[lock.kind])
-
-
-def _hosts(info: LockInfo) -> str:
-    """The first hosts; of a single holder, also its process."""
-    if len(info.holders) == 1:
-        return value(host_and_process(info.holder.owner or ""))
-    more = len(info.hosts) - HOSTS
-    text = ", ".join(info.hosts[:HOSTS])
-    return format_html(LTR, clean(f"{text} + {more}" if more > 0 else text))
-
-
-@admin.display(description=_("held by"))
-def holding(lock: LockStatus) -> str:
-    """The number of holders of a lock that several may hold."""
-    return _holding(lock.info) if lock.info else NOTHING
-
-
-def _holding(info: LockInfo) -> str:
-    if info.kind == Kind.SEMAPHORE:
-        numbers = {"number": info.holding, "limit": info.limit}
-        return gettext("%(number)s of %(limit)s") % numbers
-    if info.kind == Kind.WRITE:
-        return gettext("a writer")
-    return ngettext("%(number)s reader", "%(number)s readers", info.holding) % {
-        "number": info.holding
-    }
-
-
-@admin.display(description=_("holder"))
-def owner(lock: LockStatus) -> str:
-    return format_html(LTR, clean(lock.owner)) if lock.owner else str(_KINDS[lock.kind])
-
-
-@admin.display(description=_("label"))
-def label(lock: LockStatus) -> str:
-    return value(lock.label) if lock.label else NOTHING
-
-
-@admin.display(description=_("held for"), ordering="held")
-def held(lock: LockStatus) -> str:
-    """How long it has been held; since when, as a tooltip."""
-    return lasted(lock.held, lock.acquired_at)
-
-
-@admin.display(description=_("TTL"))
-def ttl(lock: LockStatus) -> str:
-    return seconds(lock.ttl)
-
-
-@admin.display(description=_("fencing token"), ordering="fencing_token")
-def fencing_token(lock: LockStatus) -> str:
-    return number(lock.fencing_token)
+        for entry in entries
+    ]
+    headings = [gettext("Time"), gettext("User"), gettext("Action")]
+    return Table(title, headings, rows, empty=empty)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from django import forms
@@ -14,21 +15,211 @@ from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import path
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import mark_safe
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ..base import label
 from ..base.exceptions import LockError
-from ..inspection.sentences import translated
-from ..inspection.words import clean, unattended
+from ..inspection.sheet import RUNS
+from ..inspection.words import clean, duration, rounded, translated, unattended
 from ..models import JOB_STATES, LockStatus, PeriodicJob
 from ..models.live import LockId, Snapshot
 from ..periodic.job import LOCK_PREFIX, discover, jobs
 from ..periodic.report import JobInfo, Ledger, silent_for
 from ..periodic.runner import LOOK_EVERY
-from . import cells, job_cells, tables
+from ..primitives.ledger import RunInfo, RunOutcome
+from . import cells
 from .pages import UNWRITTEN, Count, Deed, FieldFilter, LiveAdmin, log_entries, or_away, write_down
+
+# The last runs as a strip of bars: an SVG without styles of its own.
+#
+# The height of a bar is how long the run took. Each outcome has its own shape, so the strip can be
+# read without colours, and each bar has a `<title>` with the facts.
+
+RUNS_SHOWN = 20
+"""The most runs of a strip."""
+
+_STEP = 7
+_WIDTH = 5
+_BASE = 25
+_HIGHEST = 16
+_LOWEST = 2
+
+
+def _bar(x: int, height: int) -> str:
+    return f"M{x} {_BASE}v-{height}h{_WIDTH}v{height}z"
+
+
+def _cross(x: int, height: int) -> str:
+    top = _BASE - height - 7
+    return f"M{x} {top}l{_WIDTH} {_WIDTH}m0 -{_WIDTH}l-{_WIDTH} {_WIDTH}"
+
+
+def _arrow(x: int, height: int) -> str:
+    return f"M{x} {_BASE - height - 7}l{_WIDTH} 2.5l-{_WIDTH} 2.5z"
+
+
+def _dash(x: int, _height: int) -> str:
+    return f"M{x} {_BASE}h{_WIDTH}"
+
+
+_Shape = Callable[[int, int], str]
+_SHAPES: dict[RunOutcome, tuple[_Shape, ...]] = {
+    RunOutcome.DONE: (_bar,),
+    RunOutcome.FAILED: (_bar, _cross),
+    RunOutcome.LOST: (_bar, _cross),
+    RunOutcome.RUNNING: (_bar, _arrow),
+    RunOutcome.SKIPPED: (_dash,),
+    RunOutcome.UNREADABLE: (_dash, _cross),
+}
+"""The paths of a run. The style sheet fills the bar of a run that has come to its end, and leaves
+the others hollow."""
+
+
+def strip(runs: Sequence[RunInfo], now: datetime) -> str:
+    """The last runs, the newest at the right end."""
+    shown = list(reversed(runs[:RUNS_SHOWN]))
+    if not shown:
+        return cells.NOTHING
+    took = [_took(run, now) for run in shown]
+    longest = max(took)
+    first = (RUNS_SHOWN - len(shown)) * _STEP + 1
+    bars = []
+    for number, (run, seconds) in enumerate(zip(shown, took, strict=True)):
+        share = seconds / longest if longest else 0.0
+        height = _LOWEST + round(share * (_HIGHEST - _LOWEST))
+        x = first + number * _STEP
+        bars.append((run.outcome, _said(run), _paths(run.outcome, x, height)))
+    return format_html(
+        '<svg class="redislock-strip" role="img" aria-label="{}" viewBox="0 0 {} {}"'
+        ' width="{}" height="{}">{}</svg>',
+        _summary(shown),
+        RUNS_SHOWN * _STEP,
+        _BASE + 2,
+        RUNS_SHOWN * _STEP,
+        _BASE + 2,
+        format_html_join("", '<g class="redislock-run-{}"><title>{}</title>{}</g>', bars),
+    )
+
+
+def _paths(outcome: RunOutcome, x: int, height: int) -> str:
+    # The empty rectangle makes the whole column show the title.
+    hover = format_html(
+        '<rect x="{}" y="0" width="{}" height="{}" fill="none" stroke="none"'
+        ' pointer-events="all"></rect>',
+        x - 1,
+        _STEP,
+        _BASE + 2,
+    )
+    paths = ((shape(x, height),) for shape in _SHAPES[outcome])
+    return hover + format_html_join(mark_safe(""), '<path d="{}"></path>', paths)
+
+
+def _took(run: RunInfo, now: datetime) -> float:
+    if run.outcome == RunOutcome.RUNNING and run.started is not None:
+        return max(0.0, (now - run.started).total_seconds())
+    return run.duration or 0.0
+
+
+def _said(run: RunInfo) -> str:
+    """The facts of a run, on one line."""
+    at = cells.moment(run.started or run.planned or run.ended)
+    return ", ".join(filter(None, (at, *_became(run), clean(run.why))))
+
+
+def _became(run: RunInfo) -> Sequence[str]:
+    """The outcome of a run with the number of the attempt, and how long it took."""
+    attempt = f" ({run.attempt})" if run.attempt > 1 else ""
+    took = [] if run.duration is None else [duration(run.duration)]
+    return [f"{cells.NAMES[run.outcome]}{attempt}", *took]
+
+
+def _summary(shown: Sequence[RunInfo]) -> str:
+    """What the strip shows, for those who can't see it: how many runs ended in which way."""
+    names = Counter(str(cells.NAMES[run.outcome]) for run in shown)
+    counted = ", ".join(f"{name}: {number}" for name, number in names.items())
+    return gettext("Last runs: %(counts)s") % {"counts": counted}
+
+
+# The columns and facts of a job.
+
+
+def relative(time: datetime | None, now: datetime, *, due: bool = False) -> str:
+    """Say how long ago a time was; if it is `due`, in how long, or for how long it has been. The
+    time is a tooltip."""
+    if time is None:
+        return cells.NOTHING
+    left = (time - now).total_seconds()
+    words = gettext("in {time}") if left >= 0 else gettext("due for {time}")
+    seconds = abs(left) if due else max(0.0, -left)
+    return format_html(
+        '<time datetime="{}" title="{}">{}</time>',
+        time.isoformat(),
+        cells.moment(time),
+        format_html(
+            words if due else gettext("{time} ago"), time=format_html(cells.LTR, rounded(seconds))
+        ),
+    )
+
+
+@admin.display(description=_("name"), ordering="name")
+def name(job: PeriodicJob) -> str:
+    return cells.value(job.name)
+
+
+@admin.display(description=_("name"), ordering="name")
+def name_and_plan(job: PeriodicJob) -> str:
+    return cells.with_quiet(cells.value(job.name), cells.value(job.plan))
+
+
+@admin.display(description=_("when"))
+def plan(job: PeriodicJob) -> str:
+    return cells.value(job.plan)
+
+
+@admin.display(description=_("where"))
+def where(job: PeriodicJob) -> str:
+    return cells.value(job.where)
+
+
+@admin.display(description=_("state"), ordering="trouble")
+def state(job: PeriodicJob) -> str:
+    """The state, and what an operator wants to know of it."""
+    info, said, error = job.info, [], ""
+    if info.error:
+        error = format_html('<div class="redislock-error">{}</div>', cells.value(info.error))
+    if info.paused is not None:
+        at, by, why = info.paused
+        words = {"time": relative(at, info.read_at), "who": by, "why": clean(why)}
+        said.append(format_html(gettext("{time} by {who}: {why}"), **words))
+    if info.request is not None:
+        words = {"time": relative(info.request.at, info.read_at), "who": info.request.by}
+        said.append(format_html(gettext("Run requested {time} by {who}"), **words))
+    return cells.with_quiet(format_html("{}{}", cells.badge(job.state), error), *said)
+
+
+@admin.display(description=_("last runs"), ordering="started")
+def last_runs(job: PeriodicJob) -> str:
+    """The strip; below it, when the last run began, and what became of it."""
+    runs, now = job.info.runs, job.info.read_at
+    last = job.info.last
+    if last is None:
+        return strip(runs, now)
+    became = format_html("{}: {}", relative(last.started, now), ", ".join(_became(last)))
+    return cells.with_quiet(strip(runs, now), became)
+
+
+@admin.display(description=_("next"), ordering="next")
+def upcoming(job: PeriodicJob) -> str:
+    return relative(job.info.next, job.info.read_at, due=True)
+
+
+@admin.display(description=_("last done"))
+def done(job: PeriodicJob) -> str:
+    return relative(job.info.done, job.info.read_at)
+
 
 # What operators do with jobs: pause, resume, and request a run.
 
@@ -195,10 +386,10 @@ class JobStateFilter(FieldFilter):
 
 class PeriodicJobAdmin(JobActions):
     list_display = (
-        job_cells.name_and_plan,
-        job_cells.state,
-        job_cells.last_runs,
-        job_cells.upcoming,
+        name_and_plan,
+        state,
+        last_runs,
+        upcoming,
     )
     list_filter = (JobStateFilter,)
     search_fields = ("name", "plan", "error")
@@ -226,10 +417,10 @@ class PeriodicJobAdmin(JobActions):
 
     def get_fieldsets(self, request: HttpRequest, obj: PeriodicJob | None = None) -> Any:
         about: list[Any] = [
-            (job_cells.name, job_cells.state),
-            (job_cells.plan, job_cells.upcoming),
-            (job_cells.last_runs, job_cells.done),
-            (job_cells.where, "lock"),
+            (name, state),
+            (plan, upcoming),
+            (last_runs, done),
+            (where, "lock"),
         ]
         return [(None, {"fields": about})]
 
@@ -249,8 +440,10 @@ class PeriodicJobAdmin(JobActions):
         job: PeriodicJob = kwargs["obj"]
         empty = gettext("Nobody has paused, resumed or run it here.")
         context["tables"] = [
-            tables.runs(job.info.runs),
-            tables.history(gettext("History"), log_entries(PeriodicJob, job.name)[:10], empty),
+            cells.table(
+                gettext("Last runs"), RUNS, job.info.runs, empty=gettext("It has not run yet.")
+            ),
+            cells.history(gettext("History"), log_entries(PeriodicJob, job.name)[:10], empty),
         ]
         context["alarm"] = _alarm([job.info])
         wanted = ("run", "pause" if job.info.paused is None else "resume")

@@ -1,11 +1,11 @@
-"""The pages of locks: the list, a lock, and its history.
+"""The pages of locks: the list; and a lock, with what goes on and what clearing would do.
 
 These are the admin's own pages of a model, whose rows are a snapshot of Redis.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from django.contrib import admin
@@ -15,17 +15,125 @@ from django.contrib.admin.views.main import ERROR_FLAG, ORDER_VAR, PAGE_VAR, Cha
 from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest, HttpResponse
 from django.utils.html import format_html
+from django.utils.translation import gettext, ngettext_lazy
 from django.utils.translation import gettext_lazy as _
-from django.utils.translation import ngettext_lazy
 
-from ..inspection import WORST_FIRST, Counts, State, servers
+from ..inspection import SHARED, UNREADABLE, WORST_FIRST, Counts, State, WaiterInfo, servers, sheet
+from ..inspection.facts import Group, groups
+from ..inspection.story import consequences, free_story, safer, story
+from ..inspection.words import translated
 from ..models import KINDS, STATES, LockStatus, PeriodicJob
 from ..models.live import LockId, Snapshot
 from ..periodic.job import job_of_lock
 from ..primitives.keys import validate_name
-from . import cells, lock_page
-from .clear_pages import ClearPages, clearings
+from ..settings.conf import Setting
+from ..settings.policy import DEFAULTS
+from . import cells
+from .clear import NOBODY, ClearPages, clearings
 from .pages import Count, FieldFilter, health, unanswered
+from .timeline import now_of, timeline
+
+# The columns of the list, and the facts and tables of one lock.
+
+
+GROUPED = 1000
+"""The most waiters that are read and grouped."""
+CLEARINGS = 5
+"""The most clearings on the page; the history has all."""
+
+
+@admin.display(description=_("name"), ordering="name")
+def name(lock: LockStatus) -> str:
+    return cells.value(lock.name)
+
+
+@admin.display(description=_("state"), ordering="urgency")
+def state(lock: LockStatus) -> str:
+    """The state; the reason for it is a tooltip."""
+    return cells.badge(lock.state, lock.info.why if lock.info else "")
+
+
+ORDERINGS = {"holder": "owner", "waiters": "waiters", "held for": "held", "remaining": "remaining"}
+COLUMNS = [
+    *(name, state),
+    *(cells.shown(one, ORDERINGS[one.title]) for one in sheet.LOCKS if one.title in ORDERINGS),
+]
+"""The columns of the list, besides the cache."""
+_FACTS = {one: cells.shown(one) for one in (*sheet.FACTS, *sheet.FACTS_OF_SHARED)}
+
+
+def fieldsets(lock: LockStatus | None) -> Any:
+    """The facts that are no table, two on each line."""
+    if lock is None or lock.info is None:  # the kind of a free lock is unknown
+        return [(None, {"fields": [(name, "using")]})]
+    facts = [_FACTS[column] for column in sheet.facts(lock.info)]
+    pairs = (tuple(facts[at : at + 2]) for at in range(0, len(facts), 2))
+    return [(None, {"fields": [("kind", "using"), *pairs]})]
+
+
+def known(lock: LockStatus) -> dict[str, Any]:
+    """Read what is known about a lock. Raises `LockUnavailable`."""
+    where = LockId.parse(lock.id)
+    inspector, info = where.inspector(), lock.info
+    seen = info or where.name
+    waiters, past = inspector.waiters(seen, GROUPED), inspector.past(seen)
+    number = max(lock.waiters, len(waiters))
+    grouped = groups(waiters)
+    unreadable = translated(UNREADABLE) if past.unreadable else ""
+    none = gettext("None are known: they are kept for a minute, or for three times the TTL.")
+    notes = {"empty": unreadable or none, "note": unreadable}
+    below = [
+        _waiters(waiters, grouped, number),
+        cells.table(gettext("Last holders"), sheet.PAST, past.holders, **notes),
+        cells.history(gettext("Clearings"), clearings(lock.id)[:CLEARINGS], str(NOBODY)),
+    ]
+    if info is not None and info.kind in SHARED:
+        more = info.holding - cells.SHOWN
+        below.insert(0, cells.table(gettext("Holders"), sheet.HOLDERS, info.holders, more=more))
+    if not where.cache_locks:
+        below.append(_settings(lock.name))
+    said: dict[str, Any] = {"story": cells.paragraph(free_story(past))}
+    if info is not None:
+        said = {
+            "story": cells.paragraph(story(info, waiters)),
+            "if_cleared": cells.sentence(consequences(info, waiters)[0]),
+            "safer": cells.sentence(safer(info)),
+        }
+    return {
+        **said,
+        "badge": "" if lock.state == State.HELD else cells.badge(lock.state),
+        "timeline": timeline(info, past, grouped, number, now_of(info)),
+        "tables": below,
+    }
+
+
+def _waiters(first: Sequence[WaiterInfo], grouped: Sequence[Group], of: int) -> cells.Table:
+    """The waiters by host and place in the code, and one by one; the first ones, of so many."""
+    title, more, empty = gettext("Waiters"), of - cells.SHOWN, gettext("Nobody waits.")
+    if len(grouped) == len(first):
+        return cells.table(title, sheet.WAITERS, first, more=more, empty=empty)
+    note = ""
+    if len(first) < of:
+        note = gettext("The first %(number)s waiters, by host and place.") % {"number": len(first)}
+    single = cells.table(gettext("One by one"), sheet.WAITERS, first, more=more)
+    return cells.table(title, sheet.GROUPS, grouped, note=note, rest=single)
+
+
+def _settings(name: str) -> cells.Table:
+    """The settings of a lock that are not defaults, and where each is written; then the others."""
+    given: list[tuple[str, Setting]] = []
+    defaults: list[tuple[str, Setting]] = []
+    for term, setting in sheet.settings_of(name).items():
+        (defaults if setting.value == DEFAULTS[term.lower()] else given).append((term, setting))
+    return cells.table(
+        gettext("Settings"),
+        sheet.SETTINGS,
+        given,
+        empty=gettext("All settings are defaults."),
+        note=gettext("Arguments in the code override these settings."),
+        rest=cells.table(gettext("Defaults"), sheet.SETTINGS, defaults),
+    )
+
 
 MOST_LOCKS = 10_000
 """The locks that the list looks at for a filter, a search, another order or counts: the most
@@ -86,8 +194,8 @@ class ForeignFilter(admin.SimpleListFilter):
 
 def _columns() -> list[Any]:
     using = ["using"] if len(servers()) > 1 else []
-    first = [cells.name, *using, cells.state, cells.holder]
-    return [*first, "waiters", cells.held, cells.remaining]
+    name, *others = COLUMNS
+    return [name, *using, *others]
 
 
 class LockAdmin(ClearPages):
@@ -154,7 +262,7 @@ class LockAdmin(ClearPages):
         if snapshot.total is not None and snapshot.offset is None:
             note = _("Only the %(most)s most urgent locks were looked at.")
             note = note % {"most": len(snapshot.rows)}
-        column = _columns().index("waiters") + 1
+        column = [column.__name__ for column in COLUMNS].index("waiters") + 1
         waited_for = "?contended=True"
         total = ngettext_lazy("lock", "locks", counts.total)
         names = dict(STATES)
@@ -183,14 +291,14 @@ class LockAdmin(ClearPages):
     # One lock.
 
     def get_fieldsets(self, request: HttpRequest, obj: LockStatus | None = None) -> Any:
-        return lock_page.fieldsets(obj)
+        return fieldsets(obj)
 
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
     ) -> HttpResponse:
         lock = kwargs["obj"]
         context |= {
-            **lock_page.context(lock),
+            **known(lock),
             "title": _("Lock"),
             "clear_url": self.clear_url(request, lock),
             "list_url": self._with_filters(request, self.url("changelist")),

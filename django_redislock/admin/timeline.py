@@ -16,9 +16,7 @@ from django.utils.translation import gettext as _
 from ..inspection import Ending, HolderInfo, LockInfo, Past
 from ..inspection.facts import Group
 from ..inspection.words import clean, duration, process_name
-from ..models import STATES
 from . import cells
-from .tables import ENDINGS
 
 MOST = 5
 """Bars of one sort: past holders, holders, and groups of waiters."""
@@ -114,7 +112,7 @@ def _before(past: Past, known: Sequence[HolderInfo], now: datetime) -> list[_Str
         if one.lasted is not None:
             ends = one.acquired_at + timedelta(seconds=one.lasted)
         look = "past" if one.ending == Ending.RELEASED else "ended"
-        text = _text(str(ENDINGS[one.ending]), one.lasted, process_name(one.owner))
+        text = _text(str(cells.NAMES[one.ending]), one.lasted, process_name(one.owner))
         found.append(_Stretch(text, look, one.acquired_at, max(ends, one.acquired_at)))
         following = one.acquired_at
     return found[::-1]
@@ -124,7 +122,7 @@ def _present(one: HolderInfo) -> _Stretch:
     of = one.holder
     assert of.acquired_at is not None
     who = process_name(of.owner) if of.owner else _("another program")
-    text = _text(str(dict(STATES)[one.state]), of.held, who)
+    text = _text(str(cells.NAMES[one.state]), of.held, who)
     return _Stretch(text, one.state, of.acquired_at, left=of.remaining or 0.0)
 
 

@@ -42,10 +42,10 @@ def deployment_findings(using: Iterable[str] | None = None) -> Iterator[Finding]
             yield from server_findings(alias)
 
 
-def server_findings(alias: str) -> Iterator[Finding]:
-    """Return the findings about the servers of an alias, after asking them."""
+def server_findings(alias: str, *, thorough: bool = True) -> Iterator[Finding]:
+    """Return the findings about the servers of an alias, after asking them as `ask` does."""
     try:
-        servers = ask(alias)
+        servers = ask(alias, thorough=thorough)
     except Unreachable as error:
         hint = f'Check that it runs, and the address, user and password in CACHES["{alias}"].'
         yield Finding(UNREACHABLE, str(error), hint, alias)

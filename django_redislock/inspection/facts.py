@@ -12,7 +12,7 @@ from django.utils.translation import gettext_noop as _
 
 from ..base.holder import Holder
 from ..primitives.keys import Keys
-from .sentences import Sentence
+from .words import Sentence
 
 
 class State(StrEnum):

@@ -28,7 +28,7 @@ from .facts import (
     State,
     WaiterInfo,
 )
-from .sentences import Sentence
+from .words import Sentence
 
 
 class Raw(NamedTuple):

@@ -11,15 +11,53 @@ from datetime import UTC, datetime, timedelta
 
 from django.utils.translation import gettext_noop as _
 
-from .facts import Ending, HolderInfo, Kind, LockInfo, Past, State, WaiterInfo
-from .sentences import Sentence
-from .words import clean, duration, holding, process_name
+from .facts import SHARED, Ending, HolderInfo, Kind, LockInfo, Past, State, WaiterInfo
+from .words import NOTHING, Sentence, clean, duration, process_name
 
 _ENDINGS = {
     Ending.RELEASED: _("Last held by %(who)s for %(time)s, from %(instant)s; released."),
     Ending.EXPIRED: _("Last held by %(who)s for %(time)s, from %(instant)s; expired."),
     Ending.CLEARED: _("Last held by %(who)s for %(time)s, from %(instant)s; cleared."),
 }
+
+
+_OTHERS = {
+    Kind.FOREIGN: "another program",
+    Kind.TIMESTAMP: "a SETNX program",
+}
+"""Shown instead of the holder of a value that we did not write."""
+
+_KINDS = {
+    Kind.READ: "read lock",
+    Kind.WRITE: "write lock",
+    Kind.FOREIGN: "other key",
+    Kind.TIMESTAMP: "timestamp",
+}
+
+
+def kind(lock: LockInfo) -> str:
+    """The kind of a lock, in a word or two."""
+    if lock.cache_lock and lock.kind == Kind.MUTEX:
+        return "cache.lock"
+    return _KINDS.get(lock.kind, lock.kind.value)
+
+
+def holder(lock: LockInfo) -> str:
+    """The holder in short; of several, their number and the first one."""
+    owner = process_name(lock.holder.owner or "") or _OTHERS.get(lock.kind, NOTHING)
+    owner = owner if lock.holding else NOTHING
+    return f"{holding(lock)}: {owner}" if lock.kind in SHARED else owner
+
+
+def holding(lock: LockInfo) -> str:
+    """The number of holders of a lock that several may hold."""
+    if lock.kind == Kind.SEMAPHORE:
+        return Sentence(_("%(number)s of %(limit)s"), number=lock.holding, limit=lock.limit)
+    if lock.kind == Kind.WRITE:
+        return Sentence(_("writer"))
+    return Sentence(
+        _("1 reader") if lock.holding == 1 else _("%(number)s readers"), number=lock.holding
+    )
 
 
 def story(lock: LockInfo, waiters: Sequence[WaiterInfo]) -> list[Sentence]:
@@ -75,20 +113,24 @@ def consequences(lock: LockInfo, waiters: Sequence[WaiterInfo]) -> list[Sentence
     return [*said, next_one(lock, waiters)]
 
 
-def consequences_of_all(locks: Sequence[LockInfo]) -> Sentence:
+def consequences_of_all(locks: Sequence[LockInfo]) -> list[Sentence]:
     """Say what happens if all of these locks are cleared."""
     alive = [one for lock in locks for one in lock.alive]
-    if not alive:
-        return Sentence(_("None of the holders can come back; nobody loses work."))
-    return Sentence(
-        _(
+    number, waiting = sum(len(lock.holders) for lock in locks), sum(it.waiters for it in locks)
+    template = _("None of the holders can come back; nobody loses work.")
+    if alive:
+        template = _(
             "%(alive)s of %(number)s holders may be alive; then two may work at once for up to "
             "%(time)s."
-        ),
-        alive=len(alive),
-        number=sum(len(lock.holders) for lock in locks),
-        time=duration(max(map(overlap, alive))),
-    )
+        )
+    within = duration(max(map(overlap, alive), default=None))
+    said = Sentence(template, alive=len(alive), number=number, time=within)
+    if not waiting:
+        return [said, Sentence(_("Nobody waits."))]
+    if waiting == 1:
+        return [said, Sentence(_("1 waits; it gets the lock at once."))]
+    first = _("%(number)s wait; the first one of each lock gets it at once.")
+    return [said, Sentence(first, number=waiting)]
 
 
 def safer(lock: LockInfo) -> Sentence:

@@ -1,7 +1,8 @@
-"""A line for the person at the terminal while a command waits for its lock."""
+"""A line of a terminal that is written anew in its place: for what a command waits."""
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -13,8 +14,41 @@ from ..base.exceptions import LockError
 from ..base.process import rlock
 from ..lease.lock import Lock
 from . import Inspector, RedlockInspector, inspector_of
-from .terminal_line import TerminalLine
-from .words import clean, count, duration, holder, instant
+from .story import holder
+from .words import clean, count, duration, instant
+
+_ERASE = "\r\x1b[2K"
+
+
+class TerminalLine:
+    """The last line of a terminal. `stderr` is that of a Django command."""
+
+    def __init__(self, stderr: Any) -> None:
+        self._stderr = stderr
+        self.terminal = bool(stderr.isatty())
+        self._shown = False
+
+    def show(self, text: str) -> None:
+        """Write the line over the last one. Into a log, it is written as a line of its own."""
+        if self.terminal:
+            room = shutil.get_terminal_size().columns - 1
+            text = text if len(text) <= room else f"{text[: room - 1]}…"
+            self._write(f"{_ERASE}{text}")
+        else:
+            self._write(f"{text}\n")
+        self._shown = True
+
+    def erase(self) -> None:
+        """Make room for the output of others."""
+        if self._shown and self.terminal:
+            self._write(_ERASE)
+        self._shown = False
+
+    def _write(self, text: str) -> None:
+        with suppress(OSError, ValueError):  # closed, or a broken pipe
+            self._stderr.write(text, str, ending="")  # Django would paint it red
+            self._stderr.flush()
+
 
 AFTER = 2.0
 """Seconds of waiting before the line appears."""

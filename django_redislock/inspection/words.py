@@ -1,34 +1,73 @@
-"""Texts for people: times, holders, settings, and foreign texts made safe to show."""
+"""Texts for people: sentences, times, owners, settings, and foreign texts made safe to show.
+
+The reason for a lock's state appears in JSON, in logs and on terminals, always in English, so that
+it can be searched for. The pages of the admin translate it.
+"""
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
-from typing import Any
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any, Self
 
+from django.utils.timezone import is_aware, localtime
+from django.utils.translation import gettext
 from django.utils.translation import gettext_noop as _
 
 from ..base import label
 from ..base.label import of_function
 from ..settings.conf import Setting
-from . import SHARED, Kind, LockInfo, sentences
-from .sentences import Sentence
 
 NOTHING = "-"
 MAX_LINE = 4000
 """Characters."""
 
-_OTHERS = {
-    Kind.FOREIGN: "another program",
-    Kind.TIMESTAMP: "a SETNX program",
-}
-"""Shown instead of the holder of a value that we did not write."""
 
-_KINDS = {
-    Kind.READ: "read lock",
-    Kind.WRITE: "write lock",
-    Kind.FOREIGN: "other key",
-    Kind.TIMESTAMP: "timestamp",
-}
+class Sentence(str):
+    """An English text that knows its template and values. Mark the template for translation.
+
+    Times are written in UTC; in a translation, in the time zone of the page.
+    """
+
+    template: str
+    values: dict[str, object]
+
+    def __new__(cls, template: str, **values: object) -> Self:
+        sentence = super().__new__(cls, template % _with_times(values, instant))
+        sentence.template, sentence.values = template, values
+        return sentence
+
+    def __getnewargs_ex__(self) -> tuple[tuple[str], dict[str, object]]:
+        return (self.template,), self.values  # for pickle
+
+
+def translated(text: str) -> str:
+    """Translate a sentence, and the sentences within it; return other texts unchanged."""
+    if not isinstance(text, Sentence):
+        return text
+    values = {
+        name: translated(value) if isinstance(value, str) else value
+        for name, value in _with_times(text.values, local).items()
+    }
+    return gettext(text.template) % values
+
+
+def instant(time: datetime | None) -> str:
+    """Write an aware time for logs and terminals."""
+    return NOTHING if time is None else f"{time.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def local(time: datetime) -> str:
+    """Write a time in the time zone of the page."""
+    there = localtime(time) if is_aware(time) else time
+    return f"{there:%Y-%m-%d %H:%M:%S %Z}"
+
+
+def _with_times(values: dict[str, object], write: Callable[[datetime], str]) -> dict[str, object]:
+    return {
+        name: write(value) if isinstance(value, datetime) else value
+        for name, value in values.items()
+    }
 
 
 def clean(text: str) -> str:
@@ -80,63 +119,10 @@ def until(time: datetime | None, now: datetime) -> str:
     return f"in {rounded(left)}" if left >= 0 else f"due for {rounded(-left)}"
 
 
-def instant(time: datetime | None) -> str:
-    return NOTHING if time is None else sentences.instant(time)
-
-
 def process_name(owner: str) -> str:
     """Host and process of an owner: `web-1 · 2080`; and its thread or task, unless that is the
     main thread."""
     return clean(" · ".join(part for part in owner.split(":", 2) if part != "MainThread"))
-
-
-def remaining(lock: LockInfo) -> str:
-    return "no TTL" if lock.holder.remaining is None else duration(lock.holder.remaining)
-
-
-def kind(lock: LockInfo) -> str:
-    """The kind of a lock, in a word or two."""
-    if lock.cache_lock and lock.kind == Kind.MUTEX:
-        return "cache.lock"
-    return _KINDS.get(lock.kind, lock.kind.value)
-
-
-def holder(lock: LockInfo) -> str:
-    """The holder in short; of several, their number and the first one."""
-    owner = _owner(lock)
-    return f"{holding(lock)}: {owner}" if lock.kind in SHARED else owner
-
-
-def _owner(lock: LockInfo) -> str:
-    owner = lock.holder.owner
-    if not lock.holding:
-        return NOTHING
-    return process_name(owner) if owner else _OTHERS.get(lock.kind, NOTHING)
-
-
-def holding(lock: LockInfo) -> str:
-    """The number of holders of a lock that several may hold."""
-    if lock.kind == Kind.SEMAPHORE:
-        return f"{lock.holding} of {lock.limit}"
-    return "writer" if lock.kind == Kind.WRITE else count(lock.holding, "reader")
-
-
-def holder_in_full(lock: LockInfo) -> str:
-    """The holder, its label, and since when it holds the lock."""
-    text = _owner(lock)
-    if lock.holder.label:
-        text += f" ({lock.holder.label})"
-    if lock.holder.acquired_at is not None:
-        text = Sentence(
-            _("%(holder)s since %(time)s, for %(duration)s"),
-            holder=text,
-            time=instant(lock.holder.acquired_at),
-            duration=duration(lock.holder.held),
-        )
-    if len(lock.holders) > 1:
-        more = len(lock.holders) - 1
-        text = Sentence(_("%(holder)s, and %(number)s more"), holder=text, number=more)
-    return text
 
 
 def count(number: int, word: str) -> str:

@@ -12,16 +12,21 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from enum import StrEnum
+from typing import Any, NamedTuple, TypeVar
 from unicodedata import combining, east_asian_width
 
 from django.core.management.base import BaseCommand, OutputWrapper
 from django.core.management.color import no_style
+from django.utils.text import capfirst
 
 from ..base.label import of_function
-from ..inspection import HolderInfo, LockInfo
+from ..inspection import HolderInfo, LockInfo, PastHolder
+from ..inspection.sheet import Column, Judged, Lease, Owner, Seconds, Unusual
+from ..inspection.story import holder
+from ..inspection.words import NOTHING, clean, duration, instant, process_name
 from ..primitives.ledger import RunInfo
 
 T = TypeVar("T")
@@ -42,19 +47,24 @@ class Printer:
         """Escape what the locale can't encode: names may have any character."""
         return text.encode(self._encoding, "backslashreplace").decode(self._encoding)
 
-    def fact(self, title: str, text: str, column: int) -> str:
-        """A line with a title, whose text begins at a column."""
-        return f"{self.style.MIGRATE_LABEL(f'{title}:')}{' ' * (column - len(title) - 1)}{text}"
-
     def paint(self, text: str, style: str) -> str:
         """Paint a text in one of Django's styles; "": in none."""
         painted: str = getattr(self.style, style)(text) if style else text
         return painted
 
+    def facts(self, facts: Iterable[tuple[str, Any]], column: int) -> Iterator[str]:
+        """A line for each fact that is known. The texts begin at a column."""
+        for title, value in facts:
+            if value is not None and value != "":
+                shown = cell(value)
+                before = self.style.MIGRATE_LABEL(f"{capfirst(title)}:")
+                yield f"{before}{' ' * (column - len(title) - 1)}{self.paint(*shown[:2])}"
+
     def table(
-        self, columns: Sequence[Column[T]], rows: Iterable[T], *, wide: bool = False
+        self, columns: Sequence[Column[T]], rows: Sequence[T], *, wide: bool = False
     ) -> Iterator[str]:
         """The lines of a table that fits the terminal, unless it may be wide."""
+        columns = [column for column in columns if wide or not column.wide]
         fit = shutil.get_terminal_size().columns if self.terminal and not wide else None
         return table(columns, rows, paint=self.paint, fit=fit)
 
@@ -113,8 +123,7 @@ _NARROWEST = 12
 """The least width to which a column shrinks: narrower texts can't be told from each other."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(NamedTuple):
     text: str
     style: str = ""
     """The name of one of Django's styles."""
@@ -122,30 +131,61 @@ class Cell:
     """The width of its beginning that is never cut."""
 
 
-@dataclass(frozen=True, slots=True)
-class Column(Generic[T]):
-    title: str
-    cell: Callable[[T], Cell | str]
-    """What a row shows of its thing."""
-    right: bool = False
-    """Align to the right, as numbers."""
-    shrinks: bool = False
-    drops: int = 0
-    """Where the table does not fit, columns are left out, those with the largest number first."""
+STYLES = {
+    **dict.fromkeys(("held", "ok", "running", "done"), "SUCCESS"),
+    **dict.fromkeys(("unknown", "paused", "skipped"), "WARNING"),
+    **dict.fromkeys(("stale", "broken", "failing", "overdue", "failed", "lost"), "ERROR"),
+}
+"""The styles of the states of locks and jobs, and of the outcomes of runs."""
+
+
+def cell(value: Any) -> Cell:
+    """Return how a terminal shows a value of a column."""
+    match value:
+        case Cell():
+            return value
+        case None:
+            return Cell(NOTHING)
+        case Owner():
+            return Cell(process_name(value) or NOTHING)
+        case Unusual():
+            return Cell(clean(value), "WARNING")
+        case StrEnum():
+            return Cell(value, STYLES.get(value, ""))
+        case LockInfo():
+            text = holder(value)  # host and process are never cut, and a thread may follow
+            return Cell(text, whole=width(" · ".join(text.split(" · ", 2)[:2])))
+        case Judged():
+            return cell(value.state)
+        case PastHolder():
+            return Cell(f"{value.ending} {value.why}".rstrip())
+        case RunInfo():
+            attempt = f" ({value.attempt})" if value.attempt > 1 else ""
+            return Cell(f"{value.outcome}{attempt}", STYLES.get(value.outcome, ""))
+        case Lease(left=None):
+            return Cell("no TTL")
+        case Lease() | Seconds():
+            return Cell(duration(value[0]))
+        case datetime():
+            return Cell(instant(value))
+        case tuple():
+            return Cell(clean(", ".join(filter(None, value))))
+    return Cell(clean(str(value)))
 
 
 def table(
     columns: Sequence[Column[T]],
-    rows: Iterable[T],
+    rows: Sequence[T],
     *,
     paint: Callable[[str, str], str] = lambda text, _style: text,
     fit: int | None = None,
 ) -> Iterator[str]:
-    """The lines of a table, its titles first. `fit`: the width of the terminal."""
-    lines = [[Cell(column.title, "MIGRATE_HEADING") for column in columns]]
-    for thing in rows:
-        cells = [column.cell(thing) for column in columns]
-        lines.append([one if isinstance(one, Cell) else Cell(one) for one in cells])
+    """The lines of a table, its titles first; none if it has no rows. `fit`: the width of the
+    terminal."""
+    if not rows:
+        return
+    lines = [[Cell(column.title.upper(), "MIGRATE_HEADING") for column in columns]]
+    lines += [[cell(column.value(thing)) for column in columns] for thing in rows]
     widths = [max(width(line[i].text) for line in lines) for i in range(len(columns))]
     shown: Sequence[int] = range(len(columns))
     if fit is not None:

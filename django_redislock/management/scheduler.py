@@ -9,7 +9,7 @@ from typing import Any
 from django.core.management.base import BaseCommand
 
 from ..commands import LOST, UNAVAILABLE
-from ..inspection.terminal_line import TerminalLine
+from ..inspection.waiting_line import TerminalLine
 from ..inspection.words import clean, count, rounded
 from ..periodic.execution import STOPPED, Workers
 from ..periodic.job import Job

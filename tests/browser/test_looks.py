@@ -166,7 +166,7 @@ def test_right_to_left(site: Site, open_window: Open) -> None:
     window.goes_to_list()
     expect(window.page.locator("html")).to_have_attribute("dir", "rtl")
     row = window.row("export:accounts")
-    for cell in ("name", "holder", "held", "remaining"):
+    for cell in ("name", "holder", "held_for", "remaining"):
         for value in row.locator(f".field-{cell} :is(bdi, time)").all():
             assert value.evaluate("it => getComputedStyle(it).direction") == "ltr"
         assert row.locator(f".field-{cell} :is(bdi, time)").count() >= 1

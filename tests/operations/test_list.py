@@ -130,7 +130,7 @@ class TestTable:
             assert row[head.index("STATE")] != " "
             assert row[head.index("STATE") - 1] == " "
             assert row[head.index("HOLDER") - 1] == " "
-            for title in ("WAITERS", "HELD FOR", "LEASE"):
+            for title in ("WAITERS", "HELD FOR", "REMAINING"):
                 end = head.index(title) + len(title)
                 assert row[end - 1] != " "
                 assert row[end : end + 1] in ("", " ")

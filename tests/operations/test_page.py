@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 import shlex
 from argparse import Namespace
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from django_redislock.inspection.clearing import ClearOutcome
+from django_redislock.inspection.sheet import HOLDERS, LOCKS, PAST, SETTINGS, WAITERS, Column
 from django_redislock.management.arguments import PLACEHOLDER
 from django_redislock.management.commands.redislock import SUBCOMMANDS, Command, Parser
-from django_redislock.management.subcommands.config import _COLUMNS as CONFIG
-from django_redislock.management.subcommands.list import _COLUMNS as LIST
 from tests.operations.schema import PAGE
 
 OURS = ("list", "show", "clear", "watch", "fence", "config")
@@ -62,11 +63,11 @@ def test_options(subcommand: str) -> None:
     assert documented == options | ({"--pattern"} & documented)
 
 
-def test_titles_of_columns() -> None:
+@pytest.mark.parametrize("columns", [LOCKS, SETTINGS, HOLDERS, WAITERS, PAST])
+def test_titles_of_columns(columns: Sequence[Column[Any]]) -> None:
     """The examples have the titles that are printed."""
-    for columns in (LIST, CONFIG):
-        line = r" +".join(re.escape(column.title) for column in columns)
-        assert re.search(f"^{line}$", PAGE, re.MULTILINE)
+    titles = (column.title.upper() for column in columns if not column.wide)
+    assert re.search(f"^{' +'.join(map(re.escape, titles))}$", PAGE, re.MULTILINE)
 
 
 def test_outcomes() -> None:

@@ -28,9 +28,9 @@ def test_held(redis: Redis, start: Callable[..., Worker]) -> None:
     eventually(lambda: redis.zcard("redislock:{job}:queue") == 2)
     done = call("show", "job")
     assert done.code == 0
-    for text in (lease.owner, "here", str(lease.fencing_token), "of 1 min 00 s, unless"):
+    for text in (lease.owner, "here", str(lease.fencing_token), "TTL:             1 min 00 s"):
         assert text in done.out
-    assert "BEFORE" not in done.out, "it has no past"
+    assert "LAST HOLDER" not in done.out, "it has no past"
     table = done.out.partition("WAITER")[2]
     waiting = [f" · {worker.process.pid} " for worker in (first, second)]
     places = [table.index(text) for text in waiting]
@@ -52,7 +52,7 @@ def test_free() -> None:
     done = call("show", "job")
     assert done.code == 3
     assert done.out.startswith("job on 'default'\nNobody holds it now.\nLast held by ")
-    assert re.search(r" UTC  0\.\d s  released  operations/test_show\.py:\d+ in", done.out)
+    assert re.search(r" UTC +0\.\d s  released  operations/test_show\.py:\d+ in", done.out)
     assert f"{lease.fencing_token}, of the last holder" in done.out
 
 
@@ -71,7 +71,7 @@ def test_its_past(redis: Redis) -> None:
         elif end == "expired":
             redis.delete("redislock:{job}")
     done = call("show", "job")
-    table = done.out.partition("BEFORE")[2].partition("\n\n")[0]
+    table = done.out.partition("LAST HOLDER")[2].partition("\n\n")[0]
     rows = [re.split(r"  +", line) for line in table.splitlines()[1:]]
     assert [row[0] for row in rows] == [process_name(lease.owner) for lease in leases[2::-1]]
     assert [row[2:] for row in rows] == [

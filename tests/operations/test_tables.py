@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from django_redislock.inspection.sheet import Column
 from django_redislock.inspection.words import duration
-from django_redislock.management.output import Column, shorten, table, width
+from django_redislock.management.output import shorten, table, width
 
 
 @pytest.mark.parametrize(
@@ -45,9 +46,9 @@ def test_shortened(text: str, columns: int, short: str) -> None:
 
 Row = tuple[str, str, str]
 COLUMNS: tuple[Column[Row], ...] = (
-    Column("NAME", lambda row: row[0], shrinks=True),
-    Column("N", lambda row: row[1], right=True),
-    Column("WHO", lambda row: row[2], shrinks=True),
+    Column("name", lambda row: row[0], shrinks=True),
+    Column("n", lambda row: row[1], right=True),
+    Column("who", lambda row: row[2], shrinks=True),
 )
 
 

@@ -48,7 +48,7 @@ class TestOnATerminal:
         screen.shows("1 lock:")
         head, row = screen.picture()[2:4]
         assert len(row) == 100
-        assert head.endswith(" LEASE")
+        assert head.endswith(" REMAINING")
         assert re.search(r" 300 +15 min \d\d s +\d\d min \d\d s$", row)
 
     def test_long_holders(self, terminal: Callable[..., Terminal], redis: Redis) -> None:

@@ -39,10 +39,7 @@ def record(event: LockEvent) -> None:
         _span("wait", event, event.waited, here)
     if event.outcome == "acquired":
         _parents.begin(event, here)
-    elif event.outcome in (
-        "released",
-        "lost",
-    ):  # "cleared" comes again as "lost"
+    elif event.outcome in ("released", "lost"):  # "cleared" comes again as "lost"
         parent = _parents.end(event)
         if event.held is not None:
             _span("hold", event, event.held, here if parent is None else parent)

@@ -78,10 +78,7 @@ def count(event: LockEvent) -> None:
             ACTIVE.labels(*labels).inc()
     elif event.outcome == "unknown":
         UNKNOWN.labels(*labels).inc()
-    elif event.outcome in (
-        "released",
-        "lost",
-    ):  # "cleared" comes again as "lost"
+    elif event.outcome in ("released", "lost"):  # "cleared" comes again as "lost"
         if event.held is not None:
             HOLD.labels(*labels).observe(event.held)
         if event.outcome == "lost":

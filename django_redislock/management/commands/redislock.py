@@ -14,16 +14,13 @@ from ...settings.conf import aliases
 from ..arguments import HELP, Formatter, errors_as_exit_codes
 from ..subcommands.clear import Clear
 from ..subcommands.completion import Completion
-from ..subcommands.config import Config
 from ..subcommands.doctor import Doctor
 from ..subcommands.fence import Fence
-from ..subcommands.jobs import Jobs
-from ..subcommands.list import List
+from ..subcommands.jobs import Jobs, Pause, Resume
+from ..subcommands.list import List, Watch
 from ..subcommands.metrics import Metrics
-from ..subcommands.pause import Pause, Resume
 from ..subcommands.run import Run
-from ..subcommands.show import Show
-from ..subcommands.watch import Watch
+from ..subcommands.show import Config, Show
 
 
 class Subcommand(Protocol):

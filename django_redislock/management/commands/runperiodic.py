@@ -14,6 +14,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from ...base.exceptions import LockUnavailable
 from ...base.holder import server_time
 from ...commands import BUSY, LOST, UNAVAILABLE, Stderr
+from ...inspection.sheet import Column
 from ...inspection.words import NOTHING, instant
 from ...periodic.execution import JobRun, aperform, perform
 from ...periodic.job import SECOND, Job, discover, jobs
@@ -26,7 +27,7 @@ from ..arguments import (
     number_argument,
     seconds_argument,
 )
-from ..output import Column, Printer
+from ..output import Printer
 from ..scheduler import Scheduler
 
 
@@ -37,9 +38,9 @@ def _next(job: Job) -> str:
 
 
 _COLUMNS: Sequence[Column[Job]] = (
-    Column("JOB", lambda job: job.name, shrinks=True),
-    Column("WHEN", Job.words, shrinks=True),
-    Column("NEXT", _next),
+    Column("job", lambda job: job.name, shrinks=True),
+    Column("when", Job.words, shrinks=True),
+    Column("next", _next),
 )
 
 

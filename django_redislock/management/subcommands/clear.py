@@ -12,6 +12,7 @@ import sys
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -21,8 +22,9 @@ from ...base.exceptions import LockUnavailable
 from ...commands import BUSY, UNAVAILABLE
 from ...inspection import Inspector, LockInfo, State
 from ...inspection.clearing import ClearOutcome, Target
-from ...inspection.story import consequences, consequences_of_all, safer
-from ...inspection.words import clean, count, holder, holder_in_full
+from ...inspection.sheet import LOCKS
+from ...inspection.story import consequences, consequences_of_all, held_by, holder, safer
+from ...inspection.words import clean, count
 from ..arguments import (
     FREE,
     PLACEHOLDER,
@@ -40,7 +42,6 @@ from ..arguments import (
     using_of,
 )
 from ..output import Printer
-from .list import locks_table
 
 _EXIT_CODES = {
     ClearOutcome.UNKNOWN: UNAVAILABLE,
@@ -221,7 +222,7 @@ class _Clearing:
         if not locks:
             self._say("There is nothing to clear.")
             return []
-        for line in locks_table(locks, self._printer):
+        for line in self._printer.table(LOCKS, locks):
             self._say(line)
         self._say("")
         for sentence in self._warnings(locks):
@@ -235,7 +236,7 @@ class _Clearing:
         if self._options["json"]:
             return []
         if len(locks) > 1:
-            return [consequences_of_all(locks)]
+            return [" ".join(consequences_of_all(locks))]
         (target,) = (one for one in self._targets if one.lock is locks[0])
         waiters = target.inspector.waiters(locks[0], 1)
         return [" ".join(consequences(locks[0], waiters)), safer(locks[0])]
@@ -316,7 +317,10 @@ def _compare(target: Target, as_of: datetime | None) -> None:
 def _sentence(target: Target) -> str:
     held = ""
     if target.lock is not None and target.lock.holding:
-        held = f", held by {holder_in_full(target.lock)}"
+        first = replace(target.lock, holders=target.lock.holders[:1])
+        more = len(target.lock.holders) - 1
+        held = f", held {held_by(first).removeprefix('Held ').removesuffix('.')}"
+        held += f", and {more} more" if more else ""
     return clean(
         {
             ClearOutcome.CLEARED: f"Cleared {target.name!r}{held}. {target.error}".strip(),

@@ -1,4 +1,4 @@
-"""`manage.py redislock jobs`: the periodic jobs and their runs."""
+"""`manage.py redislock jobs`, `pause` and `resume`: the periodic jobs, and their runs."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from ...inspection.words import NOTHING, clean, count, duration, instant, since, unattended, until
+from ...base import label
+from ...inspection.sheet import RUNS, Column
+from ...inspection.words import NOTHING, clean, count, instant, since, unattended, until
 from ...periodic.report import JobInfo, JobState, Ledger, silent_for
-from ...primitives.ledger import RunInfo, RunOutcome
-from ..arguments import NO_JOBS, WRONG, add_json, job_of_name
-from ..output import Cell, Column, Printer
+from ...primitives.ledger import RunOutcome
+from ..arguments import NO_JOBS, USAGE, WRONG, add_by, add_json, job_of_name, operator
+from ..output import Cell, Printer
 
 _MARKS = {
     RunOutcome.DONE: ".",
@@ -24,21 +26,6 @@ _MARKS = {
 }
 _LEGEND = ", ".join(f"{mark} {outcome}" for outcome, mark in _MARKS.items())
 _FILTERS = {"overdue": JobState.OVERDUE, "failing": JobState.FAILING}
-_STYLES: dict[str, str] = {
-    JobState.OK: "SUCCESS",
-    JobState.RUNNING: "SUCCESS",
-    JobState.FAILING: "ERROR",
-    JobState.OVERDUE: "ERROR",
-    JobState.PAUSED: "WARNING",
-    RunOutcome.DONE: "SUCCESS",
-    RunOutcome.FAILED: "ERROR",
-    RunOutcome.LOST: "ERROR",
-    RunOutcome.SKIPPED: "WARNING",
-}
-
-
-def _state(info: JobInfo) -> Cell:
-    return Cell(info.state, _STYLES.get(info.state, ""))
 
 
 def _marks(info: JobInfo) -> str:
@@ -49,26 +36,13 @@ def _last(info: JobInfo) -> str:
     return since(info.last.started if info.last else None, info.read_at)
 
 
-def _outcome(run: RunInfo) -> Cell:
-    attempt = f" ({run.attempt})" if run.attempt > 1 else ""
-    return Cell(f"{run.outcome}{attempt}", _STYLES.get(run.outcome, ""))
-
-
 _JOBS: Sequence[Column[JobInfo]] = (
-    Column("JOB", lambda info: clean(info.name)),  # whole, to be pasted
-    Column("STATE", _state),
-    Column("LAST RUNS", _marks, right=True),
-    Column("LAST RUN", _last, right=True),
-    Column("NEXT", lambda info: until(info.next, info.read_at)),
-    Column("WHEN", lambda info: clean(info.plan), shrinks=True),
-)
-_RUNS: Sequence[Column[RunInfo]] = (
-    Column("PLANNED", lambda run: "by hand" if run.planned is None else instant(run.planned)),
-    Column("STARTED", lambda run: instant(run.started)),
-    Column("TOOK", lambda run: duration(run.duration), right=True),
-    Column("OUTCOME", _outcome),
-    Column("BY", lambda run: run.owner, shrinks=True),
-    Column("WHY", lambda run: run.why, shrinks=True),
+    Column("job", lambda info: info.name),  # whole, to be pasted
+    Column("state", lambda info: info.state),
+    Column("last runs", _marks, right=True),
+    Column("last run", _last, right=True),
+    Column("next", lambda info: until(info.next, info.read_at)),
+    Column("when", lambda info: info.plan, shrinks=True),
 )
 
 
@@ -138,26 +112,68 @@ def _remarks(info: JobInfo, printer: Printer) -> Iterator[str]:
 
 
 def _sheet(info: JobInfo, printer: Printer) -> Iterator[str]:
+    paused, wanted, coming = info.paused, info.request, until(info.next, info.read_at)
     facts = {
-        "Job": clean(info.name),
-        "Where": clean(info.where),
-        "When": clean(info.plan),
-        "State": printer.paint(info.state, _state(info).style),
-        "Last done": instant(info.done),
-        "Next": instant(info.next),
+        "job": info.name,
+        "where": info.where,
+        "when": info.plan,
+        "state": info.state,
+        "last done": instant(info.done),
+        "next": f"{instant(info.next)}, {coming}" if info.next else NOTHING,
+        "error": info.error and Cell(info.error, "ERROR"),
+        "paused": paused and f"since {instant(paused.at)} by {paused.by}: {paused.why}",
+        "wanted": wanted and f"since {instant(wanted.at)} by {wanted.by}",
     }
-    if info.next is not None:
-        facts["Next"] += f", {until(info.next, info.read_at)}"
-    if info.error:
-        facts["Error"] = printer.style.ERROR(info.error)
-    if info.paused is not None:
-        facts["Paused"] = f"since {instant(info.paused.at)} by {info.paused.by}: {info.paused.why}"
-    if info.request is not None:
-        facts["Wanted"] = f"since {instant(info.request.at)} by {info.request.by}"
-    for title, text in facts.items():
-        yield printer.fact(title, text, 12)
+    yield from printer.facts(facts.items(), 12)
     yield ""
     if not info.runs:
         yield "It has not run yet."
         return
-    yield from printer.table(_RUNS, info.runs)
+    yield from printer.table(RUNS, info.runs)
+
+
+def _add_jobs(parser: CommandParser) -> None:
+    parser.add_argument("jobs", metavar="JOB", nargs="*", help="The jobs.")
+    parser.add_argument("--all", action="store_true", help="All jobs.")
+
+
+def _names(ledger: Ledger, options: dict[str, Any]) -> list[str]:
+    """The names of the jobs that the options mean. All of them exist."""
+    if bool(options["jobs"]) == options["all"]:
+        raise CommandError("Write the names of jobs, or --all.", returncode=USAGE)
+    known = ledger.jobs()
+    meant = [job_of_name(name, known) for name in options["jobs"]] or known
+    return [job.name for job in meant]
+
+
+class Pause:
+    help = "Pause periodic jobs: their ticks are skipped. Jobs that are running finish."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        _add_jobs(parser)
+        parser.add_argument(
+            "--reason", metavar="TEXT", type=label.clean, required=True, help="Why."
+        )
+        add_by(parser)
+
+    def handle(self, command: BaseCommand, options: dict[str, Any]) -> int:
+        printer, ledger = Printer(command, options), Ledger()
+        by = options["by"] or operator()
+        for name in _names(ledger, options):
+            ledger.pause(name, by=by, reason=options["reason"])
+            printer.line(clean(f"Paused {name!r}."))
+        return 0
+
+
+class Resume:
+    help = "Resume periodic jobs, from the next tick."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        _add_jobs(parser)
+
+    def handle(self, command: BaseCommand, options: dict[str, Any]) -> int:
+        printer, ledger = Printer(command, options), Ledger()
+        for name in _names(ledger, options):
+            text = "goes on" if ledger.resume(name) else "was not paused"
+            printer.line(clean(f"{name!r} {text}."))
+        return 0

@@ -1,58 +1,39 @@
-"""`manage.py redislock list`: which locks are held."""
+"""`manage.py redislock list`: which locks are held; `watch`: the list, drawn again and again."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from itertools import chain
+import itertools
+import signal
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
+from ...base.exceptions import LockUnavailable
 from ...commands import UNAVAILABLE
 from ...doctor.finding import Level
-from ...doctor.rules import judge
-from ...doctor.server import Unreachable, ask
-from ...inspection import ORDERS, WORST_FIRST, HolderInfo, Listing, LockInfo, Page, State
-from ...inspection.words import NOTHING, clean, count, duration, holder, kind, remaining
-from ..arguments import WRONG, add_limit, add_output, add_using, listing, using_of
-from ..output import Cell, Column, Printer, width
-
-STYLES = {
-    State.HELD: "SUCCESS",
-    State.UNKNOWN: "WARNING",
-    State.STALE: "ERROR",
-    State.BROKEN: "ERROR",
-}
-
-
-def state(of: LockInfo | HolderInfo) -> Cell:
-    return Cell(of.state, STYLES[of.state])
-
-
-def _holder(lock: LockInfo) -> Cell:
-    """Host and process are never cut, and may be followed by a thread or task."""
-    text = holder(lock)
-    return Cell(text, whole=width(" · ".join(text.split(" · ", 2)[:2])))
-
-
-def fencing_token(of: LockInfo | HolderInfo) -> str:
-    return str(of.holder.fencing_token or NOTHING)
-
-
-_COLUMNS: Sequence[Column[LockInfo]] = (
-    Column("NAME", lambda lock: clean(lock.name), shrinks=True),
-    Column("KIND", kind, drops=2),
-    Column("STATE", state),
-    Column("HOLDER", _holder, shrinks=True),
-    Column("WAITERS", lambda lock: str(lock.waiters), right=True),
-    Column("HELD FOR", lambda lock: duration(lock.holder.held), right=True, drops=1),
-    Column("LEASE", remaining, right=True, drops=3),
+from ...doctor.findings import UNREACHABLE, server_findings
+from ...inspection import ORDERS, WORST_FIRST, Listing, Page, State
+from ...inspection.sheet import LOCKS
+from ...inspection.words import clean, count, instant
+from ..arguments import (
+    WRONG,
+    add_limit,
+    add_output,
+    add_using,
+    interval_argument,
+    limit_argument,
+    listing,
+    using_of,
 )
-_WIDE: Sequence[Column[LockInfo]] = (
-    Column("FENCING TOKEN", fencing_token, right=True),
-    Column("LABEL", lambda lock: lock.holder.label),
-)
+from ..events import Events, Interrupted, require_main_thread
+from ..output import Paper, Printer, screen
+
+_EXAMPLE = 'To see one here: with redis_lock("job", ttl=60): time.sleep(60)'
+_AROUND = 6
+"""Lines of a screen without a lock: up to three above, the titles, the totals, one to spare."""
 
 
 def add_filters(parser: CommandParser) -> None:
@@ -117,7 +98,7 @@ def as_lines(page: Page, printer: Printer, *, wide: bool = False) -> Iterator[st
     """A table, and a line with totals."""
     text = count(page.total, "lock")
     if page.total:
-        yield from locks_table(page.items, printer, wide=wide)
+        yield from printer.table(LOCKS, page.items, wide=wide)
         counts = page.counts
         # Almost none ever is broken.
         shown = WORST_FIRST if counts.states[State.BROKEN] else WORST_FIRST[1:]
@@ -126,10 +107,6 @@ def as_lines(page: Page, printer: Printer, *, wide: bool = False) -> Iterator[st
     if len(page.items) < page.total:
         text = f"The first {len(page.items)} of {text}"
     yield f"{text}."
-
-
-def locks_table(locks: list[LockInfo], printer: Printer, *, wide: bool = False) -> Iterator[str]:
-    return printer.table((*_COLUMNS, *_WIDE) if wide else _COLUMNS, locks, wide=wide)
 
 
 class List:
@@ -146,20 +123,14 @@ class List:
             printer.json(as_document(page))
         else:
             printer.lines(as_lines(page, printer, wide=options["output"] == "wide"))
-            if not page.total and _unfiltered(options):
+            filtered = options["pattern"] != "*" or options["state"] or options["host"]
+            if not page.total and not filtered:
                 printer.line(_EXAMPLE)
         missing = [*left_out(where)]
         wrong = [] if page.total or missing else [*_what_is_wrong(using_of(options))]
         for line in missing + wrong:
             command.stderr.write(command.style.ERROR(clean(line)))
         return UNAVAILABLE if missing else WRONG if wrong else 0
-
-
-_EXAMPLE = 'To see one here: with redis_lock("job", ttl=60): time.sleep(60)'
-
-
-def _unfiltered(options: dict[str, Any]) -> bool:
-    return options["pattern"] == "*" and not (options["state"] or options["host"])
 
 
 def left_out(where: Listing) -> Iterator[str]:
@@ -173,7 +144,111 @@ def _what_is_wrong(using: str) -> Iterator[str]:
 
     The doctor's quick part: a user who may only read is not asked whether it could lock.
     """
-    with suppress(Unreachable):
-        for finding in chain.from_iterable(map(judge, ask(using, thorough=False))):
-            if finding.level == Level.ERROR:
-                yield f"{finding.message} {finding.hint}"
+    for finding in server_findings(using, thorough=False):
+        if finding.level == Level.ERROR and finding.id != UNREACHABLE:
+            yield f"{finding.message} {finding.hint}"
+
+
+class Watch:
+    help = "Show the list, and refresh it until Ctrl-C."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        add_filters(parser)
+        parser.add_argument(
+            "--interval",
+            type=interval_argument,
+            default=2.0,
+            metavar="SECONDS",
+            help="Time between two refreshes; by default 2.",
+        )
+        parser.add_argument(
+            "--count",
+            type=limit_argument,
+            default=None,
+            metavar="NUMBER",
+            help="Stop after showing the list this many times.",
+        )
+
+    def handle(self, command: BaseCommand, options: dict[str, Any]) -> int:
+        require_main_thread("redislock watch")
+        watcher = _Watcher(listing(options), options, Printer(command, options))
+        try:
+            with Events():
+                watcher.run()
+        except Interrupted as interrupted:
+            if interrupted.number != signal.SIGINT:
+                return 128 + interrupted.number
+        return 0
+
+
+class _Watcher:
+    def __init__(self, where: Listing, options: dict[str, Any], printer: Printer) -> None:
+        self._where = where
+        self._options = options
+        self._printer = printer
+        self._screen = Paper(printer) if options["json"] else screen(printer)
+        self._page: Page | None = None
+        """The locks when Redis last answered."""
+        self._updated = datetime.now(UTC)
+
+    def run(self) -> None:
+        """Raise `LockUnavailable` if Redis is away at the end."""
+        show = self._json if self._options["json"] else self._draw
+        try:
+            self._screen.open()
+            for number in itertools.count(1):
+                away = self._update()
+                show(away)
+                if number == self._options["count"]:
+                    break
+                time.sleep(self._options["interval"])
+        finally:
+            self._screen.close()
+        if away is not None:
+            raise away
+
+    def _update(self) -> LockUnavailable | None:
+        try:
+            self._page = matching(self._where, self._options, self._limit())
+            self._updated = datetime.now(UTC)
+        except LockUnavailable as error:
+            return error
+        return None
+
+    def _json(self, away: LockUnavailable | None) -> None:
+        page = None if away is not None else self._page
+        self._printer.json(
+            {
+                "at": datetime.now(UTC),
+                "error": None if away is None else str(away),
+                "list": None if page is None else as_document(page),
+            }
+        )
+        self._printer.raw("")  # flushes
+
+    def _draw(self, away: LockUnavailable | None) -> None:
+        self._screen.draw(self._lines(away))
+
+    def _lines(self, away: LockUnavailable | None) -> Iterator[str]:
+        style = self._printer.style
+        title = f"Locks on {using_of(self._options)!r}, {instant(datetime.now(UTC))}"
+        yield style.MIGRATE_LABEL(title)
+        if away is not None:
+            yield style.ERROR(clean(str(away)))
+            if self._screen.rows is None or self._page is None:
+                return
+            yield f"As it was at {instant(self._updated)}:"
+        elif self._screen.rows is not None:
+            yield ""
+        if self._page is not None:
+            wide = self._options["output"] == "wide"
+            yield from as_lines(self._page, self._printer, wide=wide)
+            for line in left_out(self._where):
+                yield style.ERROR(clean(line))
+
+    def _limit(self) -> int | None:
+        limit: int | None = self._options["limit"]
+        if self._screen.rows is None:
+            return limit
+        room = max(1, self._screen.rows - _AROUND)
+        return room if limit is None else min(limit, room)

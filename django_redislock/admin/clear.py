@@ -1,0 +1,509 @@
+"""Clear locks from the admin: only what the operator has seen.
+
+A page asks for confirmation, another one clears, and two show the clearings. The confirmation
+carries a signed digest of each holder's token; the token itself stays on the server. When the
+confirmation comes back, each lock is read again. If the digest differs, the lock has changed hands
+and is left alone. Otherwise the lock is cleared by its token, so that it can't change hands in
+between. Of several holders, only those that were seen lose the lock.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from django import forms
+from django.conf import settings
+from django.contrib import admin, messages
+from django.contrib.admin.models import LogEntry
+from django.contrib.admin.templatetags.admin_urls import add_preserved_filters
+from django.contrib.admin.utils import unquote
+from django.contrib.admin.views.main import PAGE_VAR
+from django.core import signing
+from django.core.exceptions import PermissionDenied
+from django.core.paginator import Paginator
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import path
+from django.utils.crypto import salted_hmac
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext, gettext_lazy, ngettext, ngettext_lazy
+from django.utils.translation import gettext as _
+
+from ..base import label
+from ..inspection import HolderInfo, Inspector, LockInfo, RedlockInspector, State
+from ..inspection.clearing import ClearOutcome, Target
+from ..inspection.sheet import LOCKS
+from ..inspection.story import consequences, consequences_of_all, held_by, holder_name, safer
+from ..inspection.words import clean, translated
+from ..models import LockStatus
+from ..models.live import LockId
+from . import cells
+from .pages import UNWRITTEN, Deed, LiveAdmin, log_entries, or_away, write_down
+
+# What clearing would do, and what it has done, in words for the pages.
+
+
+logger = logging.getLogger("django_redislock")
+
+NAMED = 3
+"""Locks that a message names."""
+
+
+def some_are_stale(lock: LockStatus) -> bool:
+    """Whether a lock has holders that are stale, and others."""
+    states = {one.state for one in lock.info.holders} if lock.info else set()
+    return State.STALE in states and len(states) > 1
+
+
+def what_happens(locks: Sequence[LockStatus]) -> list[SafeString]:
+    """Return the paragraphs of a"""
+    infos = [lock.info for lock in locks if lock.info is not None]
+    if len(infos) == 1:
+        waiters = LockId.of(infos[0]).inspector().waiters(infos[0])
+        said = consequences(infos[0], waiters)
+        return [cells.paragraph(said), cells.sentence(safer(infos[0]))]
+    return [cells.paragraph(consequences_of_all(infos))]
+
+
+def afterwards(cleared: Sequence[Target]) -> str:
+    """Say who has the locks now that were cleared; nothing if that can't be read. It raises
+    nothing, since they were cleared."""
+    try:
+        held = _held(cleared)
+    except Exception:
+        logger.warning("The locks that were cleared can't be read again", exc_info=True)
+        return ""
+    if not held:
+        return ngettext("Nobody holds it now.", "Nobody holds them now.", len(cleared))
+    if len(cleared) == 1:
+        return _("Now it is held by %(who)s.") % {"who": _who(held[0])}
+    named = [f"“{clean(lock.name)}” ({_who(lock)})" for lock in held[:NAMED]]
+    text = _("Held again: %(names)s.") % {"names": ", ".join(named)}
+    if more := len(held) - len(named):
+        text += " " + ngettext("And %(number)s more.", "And %(number)s more.", more) % {
+            "number": more
+        }
+    return text
+
+
+def _who(lock: LockInfo) -> str:
+    return translated(holder_name(lock.holders[0]))
+
+
+def _held(targets: Sequence[Target]) -> list[LockInfo]:
+    names: defaultdict[Inspector | RedlockInspector, list[str]] = defaultdict(list)
+    for target in targets:
+        names[target.inspector].append(target.name)
+    return [lock for one, its in names.items() for lock in one.held(its)]
+
+
+SALT = "django_redislock.admin.confirmation"
+GOOD_FOR = 3600
+"""Seconds for which a confirmation is valid."""
+WRITTEN_AT_ONCE = 500
+"""Locks that are cleared between two writes to the history."""
+
+
+class ClearForm(forms.Form):
+    """The reason, and what was seen."""
+
+    reason = forms.CharField(
+        label=gettext_lazy("Reason"),
+        max_length=200,
+        help_text=gettext_lazy("The holder sees the reason, and the history keeps it."),
+        widget=forms.TextInput(attrs={"size": 60, "autofocus": True}),
+    )
+    stale_only = forms.BooleanField(
+        label=gettext_lazy("Only the holders that are stale"),
+        required=False,
+        initial=True,
+        label_suffix="",
+    )
+    seen = forms.CharField(widget=forms.HiddenInput)
+
+    def clean_reason(self) -> str:
+        return label.clean(str(self.cleaned_data["reason"]))
+
+    def clean_seen(self) -> dict[str, list[str]]:
+        try:
+            seen: dict[str, list[str]] = signing.loads(
+                self.cleaned_data["seen"], salt=SALT, max_age=GOOD_FOR
+            )
+            for id in seen:
+                LockId.parse(id)  # the settings may have changed
+        except (signing.BadSignature, ValueError):
+            message = _("This form is not the one that was shown. Start again.")
+            raise forms.ValidationError(message) from None
+        return seen
+
+
+def sealed(locks: Iterable[LockStatus]) -> str:
+    """Sign what the operator is shown, for `ClearForm.seen`."""
+    seen = {
+        lock.id: [_digest(one) for one in lock.info.holders]
+        for lock in locks
+        if lock.info is not None
+    }
+    return signing.dumps(seen, salt=SALT, compress=True)
+
+
+def shown(seen: dict[str, list[str]]) -> list[LockStatus]:
+    """Return the locks that the operator was shown and that have not changed hands."""
+    return [
+        LockStatus.of(target.lock)
+        for target in targets(seen)
+        if target.lock is not None and target.outcome == ClearOutcome.NOT_ASKED
+    ]
+
+
+def targets(seen: dict[str, list[str]], *, stale_only: bool = False) -> Iterator[Target]:
+    """Read the locks that were seen again. Raises `LockUnavailable`."""
+    servers: dict[tuple[str, bool], dict[str, list[str]]] = defaultdict(dict)
+    for id, its_digests in seen.items():
+        using, cache_locks, name = LockId.parse(id)
+        servers[using, cache_locks][name] = its_digests
+    for (using, cache_locks), digests in servers.items():
+        inspector = Inspector(using, cache_locks=cache_locks)
+        found = {lock.name: lock for lock in inspector.held(list(digests))}
+        for name, known in digests.items():
+            lock = found.get(name)
+            same = lock and _reduced(lock, known, stale_only=stale_only)
+            target = Target(name, inspector, same or lock)
+            if lock is None:
+                target.outcome = ClearOutcome.FREE
+            elif same is None:
+                target.outcome = ClearOutcome.CHANGED
+            yield target
+
+
+class Done(NamedTuple):
+    """The outcome of a"""
+
+    targets: list[Target]
+    written: bool
+    """The history has all that was done."""
+
+
+def clear(user: Any, seen: dict[str, list[str]], reason: str, *, stale_only: bool = False) -> Done:
+    """Clear what was seen, and write it into the history. `stale_only`: take a lock only from
+    holders that are stale.
+
+    Raises `LockUnavailable` if nothing was cleared.
+    """
+    found = list(targets(seen, stale_only=stale_only))
+    asking, written = True, True
+    for start in range(0, len(found), WRITTEN_AT_ONCE):
+        batch = found[start : start + WRITTEN_AT_ONCE]
+        try:
+            for target in batch:
+                if asking and target.outcome == ClearOutcome.NOT_ASKED:
+                    asking = target.clear(str(user.get_username()), reason)
+        finally:
+            written &= _write_down(user, batch, reason)
+    return Done(found, written)
+
+
+def _write_down(user: Any, targets: list[Target], reason: str) -> bool:
+    """Write what was cleared into the history. False: the database could not be written."""
+    words = {
+        ClearOutcome.CLEARED: _("Cleared: %(reason)s. %(held)s"),
+        ClearOutcome.UNKNOWN: _("Perhaps cleared: %(reason)s. %(held)s"),
+    }
+    deeds = [
+        Deed(
+            str(LockId.of(target.lock)),
+            target.name,
+            words[target.outcome]
+            % {"reason": reason.rstrip("."), "held": translated(held_by(target.lock))},
+        )
+        for target in targets
+        if target.lock is not None and target.outcome in words
+    ]
+    return write_down(user, LockStatus, deeds)
+
+
+def _reduced(lock: LockInfo, known: list[str], *, stale_only: bool) -> LockInfo | None:
+    """The lock with the holders that were seen."""
+    return lock.only(
+        lambda one: _digest(one) in known and (one.state == State.STALE or not stale_only)
+    )
+
+
+def _digest(one: HolderInfo) -> str:
+    return salted_hmac(SALT, one.seen, algorithm="sha256").hexdigest()[:16]
+
+
+# The pages that clear locks: one asks for confirmation, the other one does it.
+
+
+CLEARED = [one for one in LOCKS if one.title in ("name", "state", "holder", "held for", "waiters")]
+
+
+class ClearPages(LiveAdmin):
+    actions = ("clear_locks",)
+
+    def get_urls(self) -> list[Any]:
+        views = {
+            "clear": ("clear/", self.clear_view),
+            "ask": ("<path:object_id>/clear/", self.ask_view),
+            "clearings": ("clearings/", self.clearings_view),
+        }
+        urls = [
+            path(url, self.admin_site.admin_view(view), name=f"django_redislock_lockstatus_{name}")
+            for name, (url, view) in views.items()
+        ]
+        return [*urls, *super().get_urls()]
+
+    @property
+    def clearings_url(self) -> str:
+        return self.url("clearings")
+
+    @or_away
+    def clearings_view(self, request: HttpRequest) -> HttpResponse:
+        """Show the clearings of all locks."""
+        empty = _("Nobody has cleared a lock here.")
+        return self._clearings(request, _("Clearings"), clearings(), empty)
+
+    @or_away
+    def history_view(
+        self, request: Any, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Show the clearings of a lock, whether or not it is held."""
+        try:
+            where = LockId.parse(unquote(object_id))
+        except ValueError:
+            return self._gone(request, object_id)
+        lock = LockStatus.free(str(where))
+        title = _("Clearings of “%(name)s”") % {"name": str(lock)}
+        return self._clearings(request, title, clearings(lock.id), str(NOBODY), lock)
+
+    def _clearings(
+        self, request: HttpRequest, title: str, found: Any, empty: str, lock: Any = None
+    ) -> HttpResponse:
+        page = Paginator(found, AT_ONCE).get_page(request.GET.get(PAGE_VAR))
+        link = None if lock else self._link
+        context = {
+            **self.frame(request, title),
+            "table": cells.history("", page.object_list, empty, link),
+            "page": page,
+            "pages": page.paginator.get_elided_page_range(page.number),
+            "page_var": PAGE_VAR,
+            "preserved_filters": self.get_preserved_filters(request),
+            "lock_url": lock and self.url("change", lock.pk),
+            "clearings_url": self.clearings_url,
+            "list_url": self._with_filters(request, self.url("changelist")),
+        }
+        return TemplateResponse(request, "admin/django_redislock/clearings.html", context)
+
+    def _link(self, entry: LogEntry) -> str:
+        """A lock that was cleared; a link to it if it can exist with these settings."""
+        name = cells.value(entry.object_repr)
+        try:
+            id = str(LockId.parse(entry.object_id or ""))
+        except ValueError:
+            return name
+        return format_html('<a href="{}">{}</a>', self.url("change", id), name)
+
+    def _with_filters(self, request: HttpRequest, url: str) -> str:
+        """Add the filters of the list from which somebody came."""
+        filters: Any = {
+            "preserved_filters": self.get_preserved_filters(request),
+            "opts": self.opts,
+        }
+        return add_preserved_filters(filters, url)
+
+    def _back(
+        self, request: HttpRequest, message: Any, level: int, page: str = "changelist", *ids: str
+    ) -> HttpResponse:
+        self.message_user(request, message, level)
+        return HttpResponseRedirect(self._with_filters(request, self.url(page, *ids)))
+
+    def _gone(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        id = unquote(object_id)
+        try:
+            name = LockId.parse(id).name
+        except ValueError:
+            name = id
+        message = _("Nobody holds “%(name)s” now.") % {"name": clean(name)}
+        return self._back(request, message, messages.INFO)
+
+    def _get_obj_does_not_exist_redirect(
+        self, request: HttpRequest, _opts: Any, object_id: str
+    ) -> HttpResponse:
+        """Lead to the list, where Django leads to the start of the admin."""
+        return self._gone(request, object_id)
+
+    def has_clear_permission(self, request: Any) -> bool:
+        return self.may(request, "clear_lock")
+
+    def clear_url(self, request: HttpRequest, lock: LockStatus) -> str:
+        if lock.info is None or not self.has_clear_permission(request):
+            return ""
+        return self._with_filters(request, self.url("ask", lock.id))
+
+    @admin.action(description=gettext_lazy("Clear selected locks"), permissions=["clear"])
+    def clear_locks(self, request: HttpRequest, queryset: Any) -> HttpResponse:
+        return self._ask(request, list(queryset), self.url("changelist"))
+
+    @or_away
+    def ask_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Ask for confirmation to clear one lock."""
+        if not self.has_clear_permission(request):
+            raise PermissionDenied
+        id = unquote(object_id)
+        lock = self.get_object(request, id)
+        if lock is None:
+            return self._gone(request, object_id)
+        page = self.url("change", id)
+        if lock.info is None:
+            message = _("Nobody holds “%(name)s” now.") % {"name": str(lock)}
+            return self._back(request, message, messages.INFO, "change", id)
+        return self._ask(request, [lock], page)
+
+    @or_away
+    def clear_view(self, request: HttpRequest) -> HttpResponse:
+        """Clear what the confirmation sends."""
+        if not self.has_clear_permission(request):
+            raise PermissionDenied
+        if request.method != "POST":
+            return HttpResponseRedirect(self.url("changelist"))
+        form = ClearForm(request.POST)
+        if not form.is_valid():
+            if "seen" in form.errors:
+                return self._back(request, str(form.errors["seen"][0]), messages.ERROR)
+            locks = shown(form.cleaned_data["seen"])
+            return self._ask(request, locks, self.url("changelist"), form)
+        given = form.cleaned_data
+        done = clear(request.user, given["seen"], given["reason"], stale_only=given["stale_only"])
+        for outcome, level, sentence in _SENTENCES:
+            found = [target for target in done.targets if target.outcome == outcome]
+            if found:
+                text = sentence % _words(found)
+                if outcome == ClearOutcome.CLEARED:
+                    text = f"{text} {afterwards(found)}"
+                self.message_user(request, text, level)
+        if not done.written:
+            self.message_user(request, UNWRITTEN, messages.ERROR)
+        page = self.url("changelist")
+        if len(done.targets) == 1:
+            page = self.url("change", next(iter(given["seen"])))
+        return HttpResponseRedirect(self._with_filters(request, page))
+
+    def _ask(
+        self,
+        request: HttpRequest,
+        locks: list[LockStatus],
+        back: str,
+        form: ClearForm | None = None,
+    ) -> HttpResponse:
+        if form is None:
+            seen = sealed(locks)
+            most = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+            if most is not None and len(seen) > 0.9 * most:
+                message = gettext("These are too many locks for one form: clear fewer at a time.")
+                return self._back(request, message, messages.ERROR)
+            form = ClearForm(initial={"seen": seen})
+        infos = filter(None, (lock.info for lock in locks))
+        title = gettext("Clear %(count)d locks")
+        if len(locks) == 1:
+            title = gettext("Clear “%(name)s”")
+        context = {
+            **self.frame(
+                request, title % {"count": len(locks), "name": locks[0] if locks else ""}
+            ),
+            "form": form,
+            "table": cells.table("", CLEARED, infos, more=len(locks) - cells.SHOWN),
+            "total": len(locks),
+            "what_happens": what_happens(locks),
+            "some_are_stale": len(locks) == 1 and some_are_stale(locks[0]),
+            "clear_url": self._with_filters(request, self.url("clear")),
+            "back_url": self._with_filters(request, back),
+        }
+        return TemplateResponse(request, "admin/django_redislock/clear.html", context)
+
+
+def _words(targets: list[Target]) -> dict[str, Any]:
+    """The values of a sentence about targets."""
+    names = [f"“{clean(target.name)}”" for target in targets]
+    if len(names) > 3:
+        names = [names[0], f"{names[1]} … {names[-1]}"]
+    return {
+        "count": len(targets),
+        "names": ", ".join(names),
+        "error": targets[0].error,
+    }
+
+
+_SENTENCES = [
+    (
+        ClearOutcome.CLEARED,
+        messages.SUCCESS,
+        ngettext_lazy("Cleared %(names)s.", "Cleared %(count)d locks: %(names)s.", "count"),
+    ),
+    (
+        ClearOutcome.CHANGED,
+        messages.WARNING,
+        ngettext_lazy(
+            "%(names)s has changed hands meanwhile, and was left alone.",
+            "%(count)d locks have changed hands meanwhile, and were left alone: %(names)s.",
+            "count",
+        ),
+    ),
+    (
+        ClearOutcome.FREE,
+        messages.INFO,
+        ngettext_lazy(
+            "%(names)s was free already.", "%(count)d locks were free already: %(names)s.", "count"
+        ),
+    ),
+    (
+        ClearOutcome.REFUSED,
+        messages.ERROR,
+        ngettext_lazy(
+            "%(names)s can’t be cleared: %(error)s",
+            "%(count)d locks can’t be cleared: %(names)s. %(error)s",
+            "count",
+        ),
+    ),
+    (
+        ClearOutcome.UNKNOWN,
+        messages.ERROR,
+        ngettext_lazy(
+            "%(names)s may have been cleared, or not: %(error)s",
+            "%(count)d locks may have been cleared, or not: %(names)s. %(error)s",
+            "count",
+        ),
+    ),
+    (
+        ClearOutcome.NOT_ASKED,
+        messages.ERROR,
+        ngettext_lazy(
+            "%(names)s was left alone, since Redis did not answer any more.",
+            "%(count)d locks were left alone, since Redis did not answer any more: %(names)s.",
+            "count",
+        ),
+    ),
+]
+
+
+# The pages of clearings: of one lock, and of all. They are the admin's log, so they need no
+# Redis.
+
+
+AT_ONCE = 100
+"""Clearings on one page."""
+NOBODY = gettext_lazy("Nobody has cleared it here.")
+
+
+def clearings(id: str | None = None) -> Any:
+    """Return the clearings of a lock, or of all locks, the newest first."""
+    if id is not None:
+        try:
+            id = str(LockId.parse(id))  # printable, as a database wants it
+        except ValueError:
+            return LogEntry.objects.none()
+    return log_entries(LockStatus, id)
