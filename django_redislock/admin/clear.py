@@ -44,13 +44,23 @@ from ..models.live import LockId
 from . import cells
 from .pages import UNWRITTEN, Deed, LiveAdmin, log_entries, or_away, write_down
 
-# What clearing would do, and what it has done, in words for the pages.
-
-
 logger = logging.getLogger("django_redislock")
 
 NAMED = 3
 """Locks that a message names."""
+SALT = "django_redislock.admin.confirmation"
+GOOD_FOR = 3600
+"""Seconds for which a confirmation is valid."""
+WRITTEN_AT_ONCE = 500
+"""Locks that are cleared between two writes to the history."""
+AT_ONCE = 100
+"""Clearings on one page."""
+NOBODY = gettext_lazy("Nobody has cleared it here.")
+CLEARED = [one for one in LOCKS if one.title in ("name", "state", "holder", "held for", "waiters")]
+"""The columns of locks that are to be cleared."""
+
+
+# What clearing would do, and what it has done.
 
 
 def some_are_stale(lock: LockStatus) -> bool:
@@ -60,7 +70,7 @@ def some_are_stale(lock: LockStatus) -> bool:
 
 
 def what_happens(locks: Sequence[LockStatus]) -> list[SafeString]:
-    """Return the paragraphs of a"""
+    """Return the paragraphs of a confirmation: what clearing these locks would do."""
     infos = [lock.info for lock in locks if lock.info is not None]
     if len(infos) == 1:
         waiters = LockId.of(infos[0]).inspector().waiters(infos[0])
@@ -101,11 +111,7 @@ def _held(targets: Sequence[Target]) -> list[LockInfo]:
     return [lock for one, its in names.items() for lock in one.held(its)]
 
 
-SALT = "django_redislock.admin.confirmation"
-GOOD_FOR = 3600
-"""Seconds for which a confirmation is valid."""
-WRITTEN_AT_ONCE = 500
-"""Locks that are cleared between two writes to the history."""
+# The confirmation.
 
 
 class ClearForm(forms.Form):
@@ -181,7 +187,7 @@ def targets(seen: dict[str, list[str]], *, stale_only: bool = False) -> Iterator
 
 
 class Done(NamedTuple):
-    """The outcome of a"""
+    """The outcome of a confirmation."""
 
     targets: list[Target]
     written: bool
@@ -238,9 +244,6 @@ def _digest(one: HolderInfo) -> str:
 
 
 # The pages that clear locks: one asks for confirmation, the other one does it.
-
-
-CLEARED = [one for one in LOCKS if one.title in ("name", "state", "holder", "held for", "waiters")]
 
 
 class ClearPages(LiveAdmin):
@@ -490,17 +493,9 @@ _SENTENCES = [
 ]
 
 
-# The pages of clearings: of one lock, and of all. They are the admin's log, so they need no
-# Redis.
-
-
-AT_ONCE = 100
-"""Clearings on one page."""
-NOBODY = gettext_lazy("Nobody has cleared it here.")
-
-
 def clearings(id: str | None = None) -> Any:
-    """Return the clearings of a lock, or of all locks, the newest first."""
+    """Return the clearings of a lock, or of all locks, the newest first. They are in the admin's
+    log, and need no Redis."""
     if id is not None:
         try:
             id = str(LockId.parse(id))  # printable, as a database wants it
