@@ -12,7 +12,6 @@ import sys
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -23,8 +22,8 @@ from ...commands import BUSY, UNAVAILABLE
 from ...inspection import Inspector, LockInfo, State
 from ...inspection.clearing import ClearOutcome, Target
 from ...inspection.sheet import LOCKS
-from ...inspection.story import consequences, consequences_of_all, held_by, holder, safer
-from ...inspection.words import clean, count
+from ...inspection.story import consequences, consequences_of_all, holder, holder_name, safer
+from ...inspection.words import clean, count, duration
 from ..arguments import (
     FREE,
     PLACEHOLDER,
@@ -317,10 +316,10 @@ def _compare(target: Target, as_of: datetime | None) -> None:
 def _sentence(target: Target) -> str:
     held = ""
     if target.lock is not None and target.lock.holding:
-        first = replace(target.lock, holders=target.lock.holders[:1])
-        more = len(target.lock.holders) - 1
-        held = f", held {held_by(first).removeprefix('Held ').removesuffix('.')}"
-        held += f", and {more} more" if more else ""
+        first, *others = target.lock.holders
+        time = first.holder.held
+        held = f", held by {holder_name(first)}{'' if time is None else f' for {duration(time)}'}"
+        held += f", and {len(others)} more" if others else ""
     return clean(
         {
             ClearOutcome.CLEARED: f"Cleared {target.name!r}{held}. {target.error}".strip(),
