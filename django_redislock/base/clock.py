@@ -22,10 +22,14 @@ else:
         return time.clock_gettime(_CLOCK)
 
 
+DRIFT = 0.01
+"""The part by which a server's clock may run faster than ours: Redlock's drift."""
+
+
 def deadline(sent: float, ttl: float) -> float:
     """Return until when a lease of `ttl` seconds counts as held, if it was requested at `sent`.
 
     The server began to count after `sent`. The margin allows for a server clock that runs faster,
-    and for its rounding to milliseconds: Redlock's drift.
+    and for its rounding to milliseconds.
     """
-    return sent + ttl - (ttl * 0.01 + 0.002)
+    return sent + ttl - (ttl * DRIFT + 0.002)

@@ -372,6 +372,15 @@ def _take_back_later(server: Server, claim: Claim) -> None:
     watchdog(server).release_later(claim.keys.name, release)
 
 
+def extend_later(server: Server, claim: Claim, ttl: float) -> None:
+    """Let the watchdog extend a claim once, and note nothing of that."""
+
+    async def extend(port: Port) -> None:
+        await claim.primitive.extend(port, [claim], [ttl])
+
+    watchdog(server).release_later(claim.keys.name, extend)
+
+
 async def downgrade(port: Port, claim: Claim, blocks: int, *, commit: bool) -> Refusal | None:
     """Turn a write lock into a read lock. Return a refusal if its lease is lost. It may be
     repeated.

@@ -342,13 +342,9 @@ class Lease(Entered):
         if not self._close():
             self.check()  # another thread or task has released or exported it meanwhile
         self._lifetime.end()
-        if self._lifetime.term < self.ttl:  # it was handed over by a message, for a few seconds
-            self._watchdog.release_later(self.name, self._give_its_ttl)
+        if self._lifetime.term < (ttl := self._lifetime.next_ttl(now())):
+            claims.extend_later(self._server, self._claim, ttl)  # a message gave it less
         return text
-
-    async def _give_its_ttl(self, port: Port) -> None:
-        """Extend it in the background, without noting that."""
-        await self._claim.primitive.extend(port, [self._claim], [self.ttl])
 
     @classmethod
     def restore(cls, text: str) -> Lease:

@@ -68,14 +68,14 @@ class Lifetime:
             self.hold_until = grant.sent + policy.max_hold
         if not policy.renew:
             self.renew = False
-        sent, ttl = grant.sent, claim.ttl if grant.lives is None else grant.lives
+        sent, term = grant.sent, grant.term(claim.ttl)
         self.write_at = ceil((sent + A_SECOND) / TOGETHER) * TOGETHER
         """When the watchdog writes it down in the index and in the history."""
         self.due: float
         """When the watchdog has to look: to renew the lease, or to see that it is lost."""
         self.term: float
         """Seconds from the last renewal to the end."""
-        self.renewed(sent, ttl)
+        self.renewed(sent, term)
 
     # The state. Nothing here asks the server, and reading a property changes nothing.
 

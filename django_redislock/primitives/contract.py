@@ -254,9 +254,13 @@ class Grant(NamedTuple):
     lives: float | None = None
     """Seconds that the lease lives, unless it is renewed. None: the ttl of its claim."""
 
+    def term(self, ttl: float) -> float:
+        """Return the seconds that a lease of this ttl lives, unless it is renewed."""
+        return ttl if self.lives is None else self.lives
+
     def deadline(self, ttl: float) -> float:
         """Return until when a lease of this ttl counts as held."""
-        return deadline(self.sent, ttl if self.lives is None else self.lives)
+        return deadline(self.sent, self.term(ttl))
 
 
 class Handed(NamedTuple):

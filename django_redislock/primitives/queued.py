@@ -12,7 +12,7 @@ from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from ..base import label
-from ..base.clock import deadline
+from ..base.clock import DRIFT, deadline
 from ..base.exceptions import LockError, LockNotAcquired, LockUnavailable
 from ..base.holder import server_time
 from .contract import (
@@ -201,8 +201,6 @@ def read_message(text: str, since: float) -> tuple[str, Handed | None]:
 LATE = 0.05
 """Seconds that a message may take, as far as the clocks tell. They are taken off the lease: if the
 server's clock was set forward meanwhile, the message took longer."""
-DRIFT = 0.01
-"""The part by which a server's clock may run faster than ours; as in `clock.deadline`."""
 FRESH = 60.0
 """Seconds for which an anchor is good: the drift grows with them."""
 

@@ -15,14 +15,14 @@ from redis import Redis
 
 from devtools.redis_server import RedisServer
 from django_redislock import Lease, redis_lock
-from django_redislock.base.clock import deadline
+from django_redislock.base.clock import DRIFT, deadline, now
 from django_redislock.primitives import mutex
 from django_redislock.primitives.contract import Claim, Grant, Handed
 from django_redislock.primitives.keys import Keys
-from django_redislock.primitives.queued import DRIFT, FRESH, LATE, Anchor, read_message
+from django_redislock.primitives.queued import FRESH, LATE, Anchor, read_message
 from tests.contract.api import Api
 from tests.faults.caches import caches
-from tests.faults.proxy import Proxy
+from tests.faults.proxy import Fault, Proxy
 from tests.waiting import PATIENCE, eventually
 
 LOCK = "redislock:{job}"
@@ -126,7 +126,7 @@ class Far:
         self.api, self.proxy, self.redis = api, proxy, redis
         self.asked: list[bytes] = []
         """The keys of the scripts that the waiter has sent."""
-        proxy.on(self._note, None, times=10**9)  # type: ignore[arg-type]
+        proxy.on(self._note, Fault.REFUSE, times=10**9)  # it matches nothing
 
     def _note(self, words: list[bytes]) -> bool:
         if words[0].upper() in (b"EVAL", b"EVALSHA") and b"redislock:{job}" in words:
@@ -251,6 +251,19 @@ def test_a_lease_that_is_exported_at_once(far: Far) -> None:
     eventually(lambda: far.redis.pttl(LOCK) > 20_000)
     far.api.release(Lease.restore(text))
     assert not far.redis.exists(LOCK)
+
+
+def test_an_export_keeps_to_max_hold(far: Far) -> None:
+    """What is left is less than the ttl, and is not made longer."""
+    lease = redis_lock("job", using="direct").acquire()
+    assert lease is not None
+    lease._lifetime.hold_until = now() + 5
+    far.redis.pexpire(LOCK, 1000)
+    lease.extend()
+    text = lease.export()
+    lease._watchdog.settle(PATIENCE)
+    assert far.redis.pttl(LOCK) <= 5000
+    far.api.release(Lease.restore(text))
 
 
 def test_many_processes_take_turns(redis: Redis, settings: Any, redis_server: RedisServer) -> None:
