@@ -399,7 +399,7 @@ FAULTS = [
     ),
     Fault(
         "lease: no margin for the server's clock",
-        "return sent + ttl - (ttl * 0.01 + 0.002)",
+        "return sent + ttl - (ttl * DRIFT + 0.002)",
         "return sent + ttl + 0.1",
         "tests/test_leases.py tests/test_renewal.py tests/test_model.py -k 'not planted'",
     ),
