@@ -40,6 +40,7 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "locks": "what people write: `redis_lock`, the other kinds, `once`, `single_flight`",
+        "tasks": "unique and limited work above task queues",
         "inspection": "finds who holds what, and describes it",
         "periodic": "runs each tick of a job once in the fleet",
         "fencing": "models that refuse late writers",

@@ -54,6 +54,7 @@ PRODUCTS = (
         7_420,
     ),
     Product("periodic", ("periodic", "primitives/ledger"), 1_270),
+    Product("tasks", ("tasks", "primitives/work"), 1_000),
 )
 
 

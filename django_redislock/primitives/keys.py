@@ -148,6 +148,11 @@ class Keys:
         return f"{self._beside}:ledger"
 
     @property
+    def tasks(self) -> Shared:
+        """The names of tasks that wait, are parked or run; on a cluster there is no list."""
+        return Shared.of(f"{self.prefix}:tasks", self.lock)
+
+    @property
     def looked_at(self) -> list[str]:
         """Its keys in which something may be wrong, in the order of lua/broken.lua."""
         beside = [self.queue, self.waiters, self.holders, self.record, self.timestamp]

@@ -75,6 +75,7 @@ _ASK = (*_NAMES, "mutex_confirm", "mutex_ask")
 _GUARD = ("guard", "mutex_guard")
 _LEASES = ("clock", "memory", "value", "leases_keys", "index")
 _PERMITS = (*_LOCK, "queue", "permits")
+_WORK = (*_PERMITS, "work")
 _TIMESTAMP = ("clock", "memory", "value", "timestamp_keys", "index", "history", "timestamp")
 _LISTED = ("clock", "broken", "inspection", "inspection_keys", "inspection_listed")
 _LEDGER = ("clock", "value", "ledger_key", "ledger")
@@ -139,6 +140,13 @@ PARTS: dict[str, tuple[str, ...]] = {
     "timestamp_extend": _TIMESTAMP,
     "timestamp_holder": _TIMESTAMP,
     "timestamp_release": _TIMESTAMP,
+    "work_begin": _WORK,
+    "work_claim": _WORK,
+    "work_confirm": (),
+    "work_end": _WORK,
+    "work_look": _WORK,
+    "work_names": ("clock",),
+    "work_sent": ("clock",),
 }
 """All scripts, and the parts that stand before each of them, in order. What a part needs of others
 comes before it."""

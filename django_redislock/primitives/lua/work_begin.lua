@@ -1,0 +1,77 @@
+-- Begin a task that a worker was given, or park it. Idempotent: sent again with the same token, it finds
+-- its run.
+--
+-- KEYS     as in work.lua; then 15 withdrawn  string  of this id: the message was replaced
+-- ARGV     1 as in lock.lua
+--          2 ttl      ms
+--          3 says     owner|label; the owner has no "|"
+--          4 id       of the message
+--          5 limit
+--          6 weight
+--          7 mark     as in work.lua
+--          8 message  what is sent again; "" if it can't be parked
+--          9 recover  1: the message is kept until the end of the run. Else 0.
+--          10 name    for lists
+-- Returns  {1, acquired at µs, fencing token, message or false, promoted}  it runs; with the arguments of
+--                                                              the last call, if there were several
+--          {2, promoted}            it was parked; or it waits until it can be tried again
+--          {3, promoted}            another delivery of this message runs
+--          {4, promoted}            it was replaced, and must not run
+--          {5, wait ms, promoted}   it is not due yet
+-- luacheck: read globals now integer token holders expire ends_of grant claim parked sent messages runs
+-- luacheck: read globals TICKET LASTS promoted taken heal promote keep running unnamed note healed
+
+local ttl, says, id = tonumber(ARGV[2]), ARGV[3], ARGV[4]
+local limit, weight, mark, message = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7], ARGV[8]
+local withdrawn = KEYS[15]
+
+expire()
+if ends_of(token) then
+  local fence, at = string.match(redis.call('HGET', holders, token) or '', '^%w+[|+?](%d+)|(%d*)')
+  if fence then
+    return {1, at == '' and fence or at, fence, redis.call('HGET', messages, token), promoted, healed}
+  end
+end
+heal()
+if redis.call('EXISTS', withdrawn) == 1 then
+  redis.call('DEL', withdrawn)
+  promote(limit)
+  return {4, promoted, healed}
+end
+if running(id) then
+  promote(limit)
+  return {3, promoted, healed}
+end
+local waiting, due = unpack(redis.call('HMGET', claim, 'id', 'due'))
+if waiting == id and due and tonumber(due) > now then
+  return {5, math.ceil((due - now) / 1000), promoted, healed}
+end
+
+local own = redis.call('ZSCORE', sent, id) and id or unnamed()
+local others = taken()
+if own or redis.call('LLEN', parked) == 0 and (others == 0 or others + weight <= limit) then
+  if own then
+    redis.call('ZREM', sent, own)
+    redis.call('HDEL', messages, own)
+  end
+  if ARGV[9] == '1' and message ~= '' then redis.call('HSET', messages, id, weight .. mark .. message) end
+  local latest = false
+  if waiting == id or waiting and string.sub(waiting, 1, 1) == TICKET then
+    latest = redis.call('HGET', claim, 'message')
+    if latest then redis.call('HSET', messages, token, latest) end
+    redis.call('DEL', claim)
+  end
+  redis.call('HSET', runs, token, weight .. '|' .. id)
+  local fence = grant(token, ttl, ttl, says .. '\ttask|' .. ARGV[5], '|')
+  promote(limit)
+  keep()
+  return {1, integer(now), fence, latest, promoted, healed}
+end
+
+if message ~= '' and redis.call('HSETNX', messages, id, weight .. mark .. message) == 1 then
+  redis.call('RPUSH', parked, id)
+  note(ARGV[10], LASTS)
+end
+promote(limit)
+keep()
+return {2, promoted, healed}

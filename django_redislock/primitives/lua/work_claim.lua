@@ -1,0 +1,55 @@
+-- Claim the name for a task that is to wait in the queue. Idempotent: sent again with the same id, it
+-- finds its claim.
+--
+-- KEYS     as in work.lua; then 15 withdrawn  string  of the id in ARGV 8
+-- ARGV     1 the word that the answer begins with
+--          2 id       of the message, or a ticket until the queue has given one
+--          3 says     owner|label
+--          4 lives    ms
+--          5 alone    1: a running task is a conflict, too. Else 0.
+--          6 message  the arguments of this call, if the last call counts. Else "".
+--          7 settle|at_most  ms; "": it may begin at once. at_most: 0 without a limit
+--          8 over     the id of the waiting message that is to be replaced; "": none
+--          9 name     for lists
+-- Returns  {1}                          claimed
+--          {0, id, says, at µs}         that message waits in the queue, or is parked
+--          {2, id, record, at µs}       that message runs, by this holder, as in permits.lua
+-- luacheck: read globals now integer holders claim parked sent messages LASTS expire heal note
+-- luacheck: read globals all_runs
+
+local id, says, lives, message, over = ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[6], ARGV[8]
+local settle_ms, at_most = string.match(ARGV[7], '^(%d+)|(%d+)$')
+local withdrawn = KEYS[15]
+
+local function due(first)
+  local time = now + settle_ms * 1000
+  if at_most ~= '0' then time = math.min(time, first + at_most * 1000) end
+  return integer(time)
+end
+
+expire()
+if ARGV[5] == '1' then
+  local run = (all_runs())[1]
+  if run then return {2, run[2], redis.call('HGET', holders, run[1]), integer(now)} end
+end
+local waiting, its_says, at, first = unpack(redis.call('HMGET', claim, 'id', 'says', 'at', 'first'))
+if waiting == id then return {1} end
+if waiting and waiting == over then
+  redis.call('SET', withdrawn, '', 'PX', LASTS)
+  redis.call('LREM', parked, 0, waiting)
+  redis.call('ZREM', sent, waiting)
+  redis.call('HDEL', messages, waiting)
+elseif waiting then
+  if message ~= '' and first then
+    redis.call('HSET', claim, 'message', message, 'due', due(first))
+  end
+  return {0, waiting, its_says, at}
+end
+redis.call('DEL', claim)
+redis.call('HSET', claim, 'id', id, 'says', says, 'at', integer(now))
+if settle_ms then
+  redis.call('HSET', claim, 'first', integer(now), 'due', due(now), 'message', message)
+end
+redis.call('PEXPIRE', claim, lives)
+note(ARGV[9], lives)
+return {1}

@@ -1,0 +1,32 @@
+-- Give back the permit of a run, and promote the messages that are next. Repeated, it changes nothing.
+-- With a token that runs nothing it only heals and promotes.
+--
+-- KEYS     as in work.lua
+-- ARGV     1 as in lock.lua
+--          2 id     of the message; "": none
+--          3 limit
+-- Returns  {1 it was held, else 0; now µs; promoted; healed}
+-- luacheck: read globals now integer token foreign ends_of past drop expire settle mark_of
+-- luacheck: read globals parked sent messages runs promoted healed heal promote keep
+
+local id, limit = ARGV[2], tonumber(ARGV[3])
+
+if foreign then return {0, integer(now), promoted, healed} end
+expire()
+local held = ends_of(token)
+if held then
+  local record = drop(token)
+  local listed = record and mark_of(record) ~= '|'
+  if listed then past(record, 'released') end
+  settle(listed)
+elseif id ~= '' and redis.call('HEXISTS', messages, id) == 1 then
+  -- Its lease had ended, and it may have been parked again. It has ended now.
+  redis.call('LREM', parked, 0, id)
+  redis.call('ZREM', sent, id)
+end
+redis.call('HDEL', runs, token)
+redis.call('HDEL', messages, token, id)
+heal()
+promote(limit)
+keep()
+return {held and 1 or 0, integer(now), promoted, healed}

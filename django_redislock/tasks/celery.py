@@ -1,0 +1,129 @@
+"""Tasks of Celery."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+from uuid import uuid4
+
+from celery.canvas import Signature
+from celery.exceptions import Ignore
+from kombu.serialization import dumps, loads, prepare_accept_content
+
+from ..primitives.work import Early, Start
+from .queue import Delivery, Gate
+
+_COUNTED_ON = ("group_id", "chord", "chain")
+"""Options of a message that others count on: a chord whose member is dropped never ends."""
+
+
+class Celery:
+    """Tasks of `@shared_task` and `@app.task`."""
+
+    name = "celery"
+    renamed = False
+
+    def knows(self, task: object) -> bool:
+        return hasattr(task, "apply_async") and hasattr(task, "signature_from_request")
+
+    def function(self, task: Any) -> Callable[..., Any]:
+        function: Callable[..., Any] = _registered(task).run
+        return function
+
+    def guard(self, task: Any, gate: Gate) -> Any:
+        its = _registered(task)
+        apply_async, run = its.apply_async, its.run
+
+        @wraps(apply_async)
+        def claimed(
+            args: Any = None, kwargs: Any = None, task_id: str | None = None, **options: Any
+        ) -> Any:
+            task_id = task_id or str(uuid4())
+
+            def send() -> tuple[Any, str]:
+                return apply_async(args, kwargs, task_id=task_id, **options), task_id
+
+            retries = options.get("retries")
+            return gate.enqueue(
+                tuple(args or ()),
+                dict(kwargs or {}),
+                send,
+                id=_attempt(task_id, retries),
+                again=retries is not None or any(one in options for one in _COUNTED_ON),
+            )
+
+        @wraps(run)
+        def guarded(*args: Any, **kwargs: Any) -> Any:
+            request = its.request
+            if request.called_directly or request.id is None:
+                return run(*args, **kwargs)
+            again = its.signature_from_request(request, args, kwargs, retries=request.retries)
+
+            def instead(start: Start) -> Any:
+                if isinstance(start, Early):
+                    gate.send_later(
+                        delivery, lambda: str(again.apply_async(countdown=start.seconds).id)
+                    )
+                raise Ignore
+
+            id = _attempt(request.id, request.retries)
+            delivery = Delivery(id, args, kwargs, lambda: _packed(its, again))
+            return gate.run(delivery, run, instead)
+
+        its.apply_async, its.run = claimed, guarded
+        return task
+
+    def send_again(self, task: Any, message: bytes) -> str:
+        its = _registered(task)
+        again = Signature.from_dict(_unpacked(its, message), app=its.app)
+        return str(again.apply_async().id)
+
+    def handle(self, task: Any, id: str) -> Any:
+        return _registered(task).AsyncResult(id.partition(":")[0])
+
+    def can_wait(self, task: Any) -> bool:  # noqa: ARG002
+        return True
+
+    def dump(self, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+        return _packed(_registered(task), [args, kwargs])
+
+    def load(self, task: Any, text: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        args, kwargs = _unpacked(_registered(task), text)
+        return tuple(args), kwargs
+
+
+def _registered(task: Any) -> Any:
+    """Return the task itself: `@shared_task` returns a proxy of it. Raises `TypeError` if there is
+    no app that could have it."""
+    app = task.app
+    if app.main == "default" and not app.set_as_current:
+        raise TypeError(
+            f"{task.name} has no Celery app yet, and its tasks would run without the rule: import "
+            f"the app in the __init__.py of the project, as Celery's page on Django says"
+        )
+    return app.tasks[task.name]
+
+
+def _attempt(id: str, retries: int | None) -> str:
+    """Return the id of one attempt: a retry may begin before the attempt before it has ended."""
+    return f"{id}:{retries}" if retries else id
+
+
+def _packed(task: Any, value: Any) -> bytes:
+    """Write a value by the serialiser of the task."""
+    kind, encoding, body = dumps(value, serializer=task.serializer)
+    raw = body.encode() if isinstance(body, str) else body
+    return json.dumps([kind, encoding, b64encode(raw).decode()]).encode()
+
+
+def _unpacked(task: Any, text: bytes) -> Any:
+    """Read what `_packed` wrote, if the app accepts that serialiser."""
+    kind, encoding, body = json.loads(text)
+    accept = prepare_accept_content(task.app.conf.accept_content)
+    return loads(b64decode(body), kind, encoding, accept=accept)
+
+
+queue = Celery()

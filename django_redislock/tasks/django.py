@@ -1,0 +1,147 @@
+"""Tasks of `django.tasks`, and of its backport `django_tasks`, on any backend."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from functools import cache, partial, wraps
+from typing import Any
+
+from asgiref.sync import iscoroutinefunction, sync_to_async
+from django.utils import timezone
+from django.utils.module_loading import import_string
+
+from ..primitives.work import Early, Start
+from .queue import Delivery, Gate
+
+_OPTIONS = ("priority", "queue_name", "backend", "run_after")
+"""What `Task.using` changes."""
+
+
+class DjangoTasks:
+    """Tasks of `@task`. The backend chooses the id of each, when it is sent again, too."""
+
+    name = "django"
+    renamed = True
+
+    def knows(self, task: object) -> bool:
+        return any(
+            one.__name__ == "Task" and one.__module__.startswith(("django.tasks", "django_tasks"))
+            for one in type(task).__mro__
+        )
+
+    def function(self, task: Any) -> Callable[..., Any]:
+        # A name knows nothing of the context, which only the worker has.
+        return partial(task.func, None) if task.takes_context else task.func
+
+    def guard(self, task: Any, gate: Gate) -> Any:
+        options = {one: getattr(task, one) for one in _OPTIONS}
+        return _guarded_class(type(task))(
+            func=_guarded(task.func, gate, takes_context=task.takes_context),
+            takes_context=True,
+            **options,
+        )
+
+    def send_again(self, task: Any, message: bytes) -> str:
+        options, args, kwargs = json.loads(message)
+        return str(task.using(**options).enqueue(*args, **kwargs).id)
+
+    def handle(self, task: Any, id: str) -> Any:
+        """The result, or None for a backend that keeps none."""
+        backend = task.get_backend()
+        return task.get_result(id) if backend.supports_get_result else None
+
+    def can_wait(self, task: Any) -> bool:
+        return bool(task.get_backend().supports_defer)
+
+    def dump(self, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:  # noqa: ARG002
+        return json.dumps([args, kwargs]).encode()
+
+    def load(self, task: Any, text: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:  # noqa: ARG002
+        args, kwargs = json.loads(text)
+        return tuple(args), kwargs
+
+
+def _guarded(function: Callable[..., Any], gate: Gate, *, takes_context: bool) -> Any:
+    """Return a function that is given the context of the worker, for the id of the message."""
+
+    def read(context: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        result = context.task_result
+        task = result.task
+        options = {one: getattr(task, one) for one in _OPTIONS[:3]}
+
+        def message() -> bytes:
+            return json.dumps([options, args, kwargs]).encode()
+
+        def instead(start: Start) -> None:
+            if isinstance(start, Early):
+                later = timezone.now() + timedelta(seconds=start.seconds)
+                gate.send_later(
+                    delivery, lambda: str(task.using(run_after=later).enqueue(*args, **kwargs).id)
+                )
+
+        delivery = Delivery(str(result.id), args, kwargs, message)
+        return delivery, partial(function, context) if takes_context else function, instead
+
+    if iscoroutinefunction(function):
+
+        @wraps(function)
+        async def guarded(*args: Any, **kwargs: Any) -> Any:
+            if not _given(args):
+                return await function(*args, **kwargs)
+            return await gate.arun(*read(args[0], args[1:], kwargs))
+
+    else:
+
+        @wraps(function)
+        def guarded(*args: Any, **kwargs: Any) -> Any:
+            if not _given(args):
+                return function(*args, **kwargs)
+            return gate.run(*read(args[0], args[1:], kwargs))
+
+    # Backends want a function whose first parameter is the context.
+    signature = inspect.signature(function)
+    parameters = [*signature.parameters.values()]
+    if not takes_context:
+        first = inspect.Parameter("context", inspect.Parameter.POSITIONAL_ONLY)
+        parameters.insert(0, first)
+    guarded.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    guarded.redislock_gate = gate  # type: ignore[attr-defined]
+    return guarded
+
+
+def _given(args: tuple[Any, ...]) -> bool:
+    """Return whether a worker calls, which gives the context."""
+    return bool(args) and hasattr(args[0], "task_result")
+
+
+@cache
+def _guarded_class(base: type[Any]) -> Any:
+    """Return the class of guarded tasks of a backend."""
+
+    class GuardedTask(base):  # type: ignore[misc]
+        __slots__ = ()
+
+        def enqueue(self, *args: Any, **kwargs: Any) -> Any:
+            def send() -> tuple[Any, str]:
+                result = self.get_backend().enqueue(self, args, kwargs)
+                return result, str(result.id)
+
+            return self.func.redislock_gate.enqueue(args, kwargs, send)
+
+        async def aenqueue(self, *args: Any, **kwargs: Any) -> Any:
+            return await sync_to_async(self.enqueue, thread_sensitive=True)(*args, **kwargs)
+
+        def __reduce__(self) -> tuple[Any, ...]:
+            return _loaded, (self.module_path, {one: getattr(self, one) for one in _OPTIONS})
+
+    return GuardedTask
+
+
+def _loaded(path: str, options: dict[str, Any]) -> Any:
+    return import_string(path).using(**options)
+
+
+queue = DjangoTasks()
