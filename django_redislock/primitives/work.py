@@ -23,6 +23,7 @@ Everything is healed by whoever begins or ends a task of that name, or by a swee
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple
@@ -70,15 +71,18 @@ class Started(NamedTuple):
     """The arguments of the last call, if there were several."""
 
 
-class Parked(NamedTuple):
+@dataclass(frozen=True)
+class Parked:
     """No permit was free: the message is sent again when there is one."""
 
 
-class Duplicate(NamedTuple):
+@dataclass(frozen=True)
+class Duplicate:
     """Another delivery of the message runs."""
 
 
-class Replaced(NamedTuple):
+@dataclass(frozen=True)
+class Replaced:
     """Another message has taken its place."""
 
 
@@ -166,7 +170,8 @@ class Tasks(NamedTuple):
 
 def keys_of(keys: Keys, token: str) -> list[str]:
     """Return KEYS in the order of lua/work.lua."""
-    more = [f"{keys.lock}:{what}" for what in ("claim", "parked", "sent", "messages", "runs")]
+    beside = ("claim", "parked", "sent", "messages", "runs", "begun")
+    more = [f"{keys.lock}:{what}" for what in beside]
     return [*keys.permits(token), *more, keys.tasks]
 
 
@@ -305,7 +310,7 @@ async def confirm(port: Scripts, keys: Keys, id: str, new_id: str, lives: float)
 async def sent(port: Scripts, keys: Keys, id: str, new_id: str, lives: float) -> bool:
     """Let the permit of a promoted message, which was sent, wait for `lives` seconds. Raises
     `LockUnavailable`."""
-    its = [f"{keys.lock}:{what}" for what in ("claim", "sent", "messages")]
+    its = [f"{keys.lock}:{what}" for what in ("claim", "sent", "messages", "begun")]
     args: list[Word] = [tokens.word(), id, new_id, milliseconds(lives)]
     return await twice(lambda: ask(port, flag, "work_sent", its, args))
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from datetime import timedelta
 from functools import cache, partial, wraps
-from typing import Any
+from typing import Any, cast
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.utils import timezone
@@ -37,8 +37,8 @@ class DjangoTasks:
         return partial(task.func, None) if task.takes_context else task.func
 
     def guard(self, task: Any, gate: Gate) -> Any:
-        options = {one: getattr(task, one) for one in _OPTIONS}
-        return _guarded_class(type(task))(
+        options, kind = {one: getattr(task, one) for one in _OPTIONS}, cast(Any, type(task))
+        return _guarded_class(kind)(
             func=_guarded(task.func, gate, takes_context=task.takes_context),
             takes_context=True,
             **options,
@@ -118,7 +118,7 @@ def _given(args: tuple[Any, ...]) -> bool:
 
 
 @cache
-def _guarded_class(base: type[Any]) -> Any:
+def _guarded_class(base: Any) -> Any:
     """Return the class of guarded tasks of a backend."""
 
     class GuardedTask(base):  # type: ignore[misc]

@@ -28,12 +28,13 @@ from ..primitives import record, work
 from ..primitives.contract import Claim, run
 from ..primitives.keys import Keys
 from ..primitives.work import SHORT, TICKET, Conflict, Promoted, Start, Started, Work
+from ..settings import conf
 from ..transport.ports import AsyncPort, SyncPort
-from ..transport.server import Server
+from ..transport.server import Server, server_of
 from . import waiting
 from .events import tell
 from .queue import MOST, Delivery, Queue
-from .rules import PREFIX, Named, Rule, Uniqueness
+from .rules import Named, Rule, Uniqueness
 
 logger = logging.getLogger("django_redislock")
 
@@ -219,9 +220,8 @@ class Guarded:
     ) -> list[Named]:
         """Return the rules for the names that were noted, or else for those that the arguments
         have here."""
-        plan = self.rules[0].plan(PREFIX)
-        keys = Keys.of(plan.policy.prefix, f"message:{delivery.id.partition(':')[0]}")
-        noted = await record.read(port_type(plan.server), keys)
+        keys = Keys.of(conf.prefix(), f"message:{delivery.id.partition(':')[0]}")
+        noted = await record.read(port_type(server_of(self.rules[0].using)), keys)
         if noted is not None:
             with suppress(ValueError, TypeError):
                 said = json.loads(noted)

@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple, TypedDict, Unpack
 
 from ..lease.plan import Plan, plan_of
 from ..primitives.keys import Keys
+from ..settings import conf
 from ..settings.naming import name_maker
 from ..settings.policy import ARGUMENT_VALIDATORS
 from ..settings.validators import (
@@ -89,6 +90,11 @@ class Rule:
         """Make names from the arguments of a function. Raises what a wrong name raises."""
         self._make_name = name_maker(self._template, function, prefix=PREFIX)
 
+    @property
+    def using(self) -> str:
+        """The alias of CACHES, for all names."""
+        return str(self._explicit.get("using") or conf.listed(PREFIX).using)
+
     def named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Named:
         """Return the rule for the name of a call. Raises what the name, its scope and the settings
         raise."""
@@ -138,6 +144,18 @@ class Uniqueness(Rule):
 
 class Limit(Rule):
     """The rule of `limited`."""
+
+    def plan(self, name: str) -> Plan:
+        """As `Rule.plan`. Raises `ValueError` where nobody says the limit."""
+        try:
+            return super().plan(name)
+        except ValueError as error:
+            if self.limit is not None or conf.listed(name).limit is not None:
+                raise
+            raise ValueError(
+                f"{name!r} has no limit: write @limited(…, 3), or {{'LIMIT': 3}} for that name "
+                f"in REDISLOCK['LOCKS']"
+            ) from error
 
     def __init__(
         self,

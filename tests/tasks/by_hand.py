@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -60,9 +60,9 @@ class Backlog:
     """A message is worked on before `enqueue` returns."""
     broken: BaseException | None = None
 
-    def __init__(self, *, renames: bool = False) -> None:
+    def __init__(self, *, renames: bool = False, numbers: Iterator[int] | None = None) -> None:
         self.messages: list[Message] = []
-        self.numbers = count(1)
+        self.numbers = numbers or count(1)
         self.renames = renames
         self.starts: list[Start] = []
         """Why messages did not begin."""
@@ -82,7 +82,9 @@ class Backlog:
         def text() -> bytes:
             return json.dumps(message).encode()
 
-        return gate.run(Delivery(message.id, message.args, message.kwargs, text), function, instead)
+        return gate.run(
+            Delivery(message.id, message.args, message.kwargs, text), function, instead
+        )
 
 
 class ByHand:
@@ -105,16 +107,16 @@ class ByHand:
         id, args, kwargs = json.loads(message)
         return str(task.put(tuple(args), kwargs, None if self.renamed else id)[1])
 
-    def handle(self, task: Any, id: str) -> Any:  # noqa: ARG002
+    def handle(self, task: Any, id: str) -> Any:
         return Handle(id)
 
-    def can_wait(self, task: Any) -> bool:  # noqa: ARG002
+    def can_wait(self, task: Any) -> bool:
         return True
 
-    def dump(self, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:  # noqa: ARG002
+    def dump(self, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         return json.dumps([args, kwargs]).encode()
 
-    def load(self, task: Any, text: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:  # noqa: ARG002
+    def load(self, task: Any, text: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
         args, kwargs = json.loads(text)
         return tuple(args), kwargs
 
@@ -129,6 +131,8 @@ register(ByHand())
 register(Renaming())
 
 
-def task(function: Callable[..., Any], *, renames: bool = False) -> Task:
+def task(
+    function: Callable[..., Any], *, renames: bool = False, numbers: Iterator[int] | None = None
+) -> Task:
     """Make a task with a queue of its own."""
-    return Task(function, Backlog(renames=renames))
+    return Task(function, Backlog(renames=renames, numbers=numbers))

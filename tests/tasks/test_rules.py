@@ -1,86 +1,702 @@
-"""What `unique` and `limited` owe on any queue: the tests take messages from a queue by hand."""
+"""What `unique` and `limited` owe on any queue. The test is its worker."""
 
 from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextvars import Context
+from itertools import count
 from typing import Any
 
 import pytest
 from django.db import transaction
+from django.test import override_settings
 from redis import Redis
 
-from django_redislock import LockUnavailable, current_lease, redis_lock
+from devtools.redis_server import RedisServer
+from django_redislock import LockUnavailable, Semaphore, current_lease, redis_lock
+from django_redislock.primitives import work
+from django_redislock.primitives.contract import run
+from django_redislock.primitives.keys import Keys
 from django_redislock.primitives.work import Duplicate, Early, Parked, Replaced
-from django_redislock.tasks import TaskConflict, limited, unique
-from tests.tasks.by_hand import Backlog, Handle, Message, Task, task
+from django_redislock.tasks import TaskConflict, TaskEvent, limited, task_event, unique
+from django_redislock.transport.ports import SyncPort
+from django_redislock.transport.server import server_of
+from tests.tasks.by_hand import Handle, Task, task
 
-CLAIM = "redislock:{task:reindex:7}:claim"
+NAME = "task:reindex:7"
+CLAIM = f"redislock:{{{NAME}}}:claim"
+
+Done = list[Any]
 
 
-@pytest.fixture(params=[False, True], ids=["an id beforehand", "an id of the queue"])
+@pytest.fixture(params=[False, True], ids=["id beforehand", "id of the queue"])
 def renames(request: pytest.FixtureRequest) -> bool:
+    """Whether the queue chooses ids, also when a message is sent again."""
     return bool(request.param)
 
 
 @pytest.fixture
-def done() -> list[Any]:
+def done() -> Done:
     return []
 
 
 @pytest.fixture
-def reindex(renames: bool, done: list[Any]) -> Task:
-    return task(lambda pk, note="": done.append((pk, note)), renames=renames)
+def reindex(renames: bool, done: Done) -> Task:
+    def reindex(pk: int, note: str = "") -> None:
+        done.append((pk, note) if note else pk)
+
+    return task(reindex, renames=renames)
 
 
-def test_calls_are_one_until_the_task_begins(reindex: Task, done: list[Any]) -> None:
+def elsewhere(call: Callable[[], Any]) -> Any:
+    """Call it as another worker does, which runs no task."""
+    return Context().run(call)
+
+
+# One waits.
+
+
+def test_calls_are_one_until_the_task_begins(reindex: Task, done: Done) -> None:
     """Five calls are one task, and each caller gets its handle."""
     unique("reindex:{pk}")(reindex)
-    handles = [reindex.enqueue(7) for _ in range(5)]
-    assert handles == [Handle("m1" if not reindex.backlog.renames else "m1")] * 5
+    assert [reindex.enqueue(7) for _ in range(5)] == [Handle("m1")] * 5
     assert len(reindex.backlog.messages) == 1
     reindex.backlog.work()
-    assert done == [(7, "")]
+    assert done == [7]
     reindex.enqueue(7)
     assert len(reindex.backlog.messages) == 1
 
 
-def test_another_name_is_another_task(reindex: Task) -> None:
+def test_another_name_is_another_task(reindex: Task, redis: Redis) -> None:
     unique("reindex:{pk}")(reindex)
     reindex.enqueue(7)
     reindex.enqueue(8)
     assert len(reindex.backlog.messages) == 2
+    with redis_lock("reindex:7"):  # locks of people are others
+        reindex.backlog.work()
+    assert redis.exists(CLAIM) == 0
 
 
-def test_one_more_may_wait_while_one_runs(reindex: Task, done: list[Any]) -> None:
+def test_one_more_waits_while_one_runs(reindex: Task, done: Done) -> None:
     """A change that comes while the task runs is not missed, and the two never overlap."""
     unique("reindex:{pk}")(reindex)
     backlog = reindex.backlog
-    depth = []
 
-    def run(pk: int, note: str = "") -> None:
-        done.append((pk, note))
-        if not depth:
-            depth.append(1)
-            for _ in range(6):
-                reindex.enqueue(pk, "again")
-            assert len(backlog.messages) == 1
-            other = _worker(backlog)
-            assert other == [Parked()]  # it is given to another worker, and waits
+    def first(pk: int, note: str = "") -> None:
+        done.append("begins")
+        for _ in range(6):
+            reindex.enqueue(pk, "again")
+        assert len(backlog.messages) == 1
+        reindex.function = usual
+        elsewhere(backlog.work)  # another worker is given the second message
+        assert backlog.starts == [Parked()]
+        done.append("ends")
 
-    reindex.function = run
+    usual, reindex.function = reindex.function, first
     reindex.enqueue(7)
     backlog.work()
-    assert done == [(7, "")]
+    assert done == ["begins", "ends"]
     backlog.work()
-    assert done == [(7, ""), (7, "again")]
+    assert done == ["begins", "ends", (7, "again")]
     assert backlog.messages == []
 
 
-def _worker(backlog: Backlog) -> list[Any]:
-    """Let another worker take the next message, in a context of its own."""
-    from contextvars import Context
+def test_until_the_end(reindex: Task) -> None:
+    """No other call is queued before the task has ended; a failure is an end, too."""
+    unique("reindex:{pk}", until="end")(reindex)
+    backlog = reindex.backlog
 
-    Context().run(backlog.work)
-    return backlog.starts
+    def fail(pk: int) -> None:
+        assert reindex.enqueue(pk) == Handle("m1")
+        raise ZeroDivisionError
+
+    reindex.function = fail
+    reindex.enqueue(7)
+    with pytest.raises(ZeroDivisionError):
+        backlog.work()
+    assert backlog.messages == []
+    assert reindex.enqueue(7) != Handle("m1")
+
+
+def test_the_function_runs_under_its_lease(reindex: Task) -> None:
+    """`current_lease()` is the run's, and a semaphore of its name finds it held."""
+    unique("reindex:{pk}", ttl=5)(reindex)
+    leases = []
+
+    def look(pk: int) -> None:
+        leases.append(current_lease())
+        (holder,) = Semaphore(NAME, 1).holders()
+        assert "m1" in holder.label
+
+    reindex.function = look
+    reindex.enqueue(7)
+    reindex.backlog.work()
+    (lease,) = leases
+    assert (lease.name, lease.ttl, str(lease.state)) == (NAME, 5, "released")
+    assert lease.fencing_token
+
+
+# Conflicts.
+
+
+def test_on_conflict(reindex: Task) -> None:
+    for choice, expected in (("existing", Handle("m1")), ("skip", None)):
+        unique("reindex:{pk}", on_conflict=choice)(reindex)  # type: ignore[arg-type]
+        first = reindex.enqueue(7)
+        assert first is not None
+        assert reindex.enqueue(7) == (expected and first)
+        reindex.backlog.work()
+        reindex = _again(reindex)
+
+
+def _again(one: Task) -> Task:
+    return task(one.function, renames=one.backlog.renames)
+
+
+def test_raise_says_whose_it_is(reindex: Task) -> None:
+    unique("reindex:{pk}", on_conflict="raise", until="end")(reindex)
+    reindex.enqueue(7)
+    with pytest.raises(TaskConflict, match=r"'task:reindex:7': the task m1 waits in the queue"):
+        reindex.enqueue(7)
+
+    def conflict(pk: int) -> None:
+        with pytest.raises(TaskConflict, match="the task m1 runs") as caught:
+            reindex.enqueue(pk)
+        error = pickle.loads(pickle.dumps(caught.value))
+        assert str(error) == str(caught.value)
+        assert (error.id, error.runs) == ("m1", True)
+        assert error.holder.owner
+
+    reindex.function = conflict
+    reindex.backlog.work()
+
+
+def test_replace(reindex: Task, done: Done) -> None:
+    """The one that waits ends without work, wherever it waits, and the new one has its place."""
+    unique("reindex:{pk}", on_conflict="replace")(reindex)
+    backlog = reindex.backlog
+    assert reindex.enqueue(7, "old") == Handle("m1")
+    assert reindex.enqueue(7, "new") == Handle("m2")
+    assert len(backlog.messages) == 2
+    backlog.work()
+    backlog.work()
+    assert done == [(7, "new")]
+    assert backlog.starts == [Replaced()]
+
+
+def test_a_parked_one_is_replaced(done: Done) -> None:
+    """What was replaced while it was parked is not sent again."""
+
+    def reindex(pk: int, note: str) -> None:
+        done.append(note)
+        if note == "first":
+            its.enqueue(pk, "parked")
+            elsewhere(its.backlog.work)
+            its.enqueue(pk, "last")
+
+    its = unique("reindex:{pk}", on_conflict="replace")(task(reindex))
+    its.enqueue(7, "first")
+    its.backlog.work()
+    while its.backlog.messages:
+        its.backlog.work()
+    assert done == ["first", "last"]
+
+
+# What goes wrong.
+
+
+@pytest.mark.parametrize("error", [OSError, TimeoutError, KeyboardInterrupt, ValueError])
+def test_the_queue_fails(reindex: Task, error: type[BaseException], redis: Redis) -> None:
+    """What could not be queued has no name: the next call is queued."""
+    unique("reindex:{pk}")(reindex)
+    reindex.backlog.broken = error()
+    with pytest.raises(error):
+        reindex.enqueue(7)
+    assert redis.exists(CLAIM) == 0
+    reindex.backlog.broken = None
+    reindex.enqueue(7)
+    assert len(reindex.backlog.messages) == 1
+
+
+def test_a_kill_before_the_queue_has_it(reindex: Task, redis: Redis) -> None:
+    """The claim is short until the queue has the message, and long then."""
+    unique("reindex:{pk}", queued_for=900)(reindex)
+    lives = []
+    put = reindex.put
+
+    def look(*message: Any) -> Any:
+        lives.append(redis.pttl(CLAIM))
+        return put(*message)
+
+    reindex.put = look  # type: ignore[method-assign]
+    reindex.enqueue(7)
+    assert 0 < lives[0] <= 30_000
+    assert 890_000 < redis.pttl(CLAIM) <= 900_000
+
+
+def test_an_immediate_backend(reindex: Task, done: Done, redis: Redis) -> None:
+    """The task has ended before the queue returns: then nothing is left of its claim."""
+    reindex.backlog.immediate = True
+    unique("reindex:{pk}")(reindex)
+    for _ in range(2):
+        reindex.enqueue(7)
+    assert done == [7, 7]
+    assert redis.exists(CLAIM) == 0
+
+
+def test_redis_is_away_at_a_call(reindex: Task, own_server: RedisServer) -> None:
+    """Nothing is queued."""
+    unique("reindex:{pk}")(reindex)
+    own_server.stop()
+    with pytest.raises(LockUnavailable):
+        reindex.enqueue(7)
+    assert reindex.backlog.messages == []
+
+
+def test_redis_is_away_at_a_start(reindex: Task, own_server: RedisServer) -> None:
+    """The error is for the retry of the queue; the function does not run."""
+    unique("reindex:{pk}")(reindex)
+    reindex.enqueue(7)
+    own_server.stop()
+    reindex.function = pytest.fail
+    with pytest.raises(LockUnavailable):
+        reindex.backlog.work()
+
+
+# Transactions.
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_commit_queues_it(reindex: Task) -> None:
+    unique("reindex:{pk}", on_conflict="raise")(reindex)
+    with transaction.atomic():
+        handle = reindex.enqueue(7)
+        assert reindex.backlog.messages == []
+        with pytest.raises(TaskConflict):
+            reindex.enqueue(7)
+    assert handle == (None if reindex.backlog.renames else Handle("m1"))
+    (message,) = reindex.backlog.messages
+    with pytest.raises(TaskConflict, match=message.id):
+        reindex.enqueue(7)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("inner", [False, True], ids=["transaction", "savepoint"])
+def test_a_rollback_frees_the_name(reindex: Task, inner: bool, redis: Redis) -> None:
+    unique("reindex:{pk}", on_conflict="raise")(reindex)
+
+    def roll_back() -> None:
+        with transaction.atomic():
+            reindex.enqueue(7)
+            raise ZeroDivisionError
+
+    with transaction.atomic():
+        if inner:
+            with pytest.raises(ZeroDivisionError):
+                roll_back()
+            reindex.enqueue(7)
+    if not inner:
+        with pytest.raises(ZeroDivisionError):
+            roll_back()
+        assert reindex.backlog.messages == []
+        reindex.enqueue(7)
+    assert len(reindex.backlog.messages) == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_long_transaction_keeps_its_claim(
+    reindex: Task, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is renewed, so a kill frees the name soon, and the length of a transaction does not."""
+    monkeypatch.setattr(work, "SHORT", 0.6)
+    unique("reindex:{pk}", on_conflict="skip")(reindex)
+    with transaction.atomic():
+        reindex.enqueue(7)
+        first = redis.time()
+        while redis.time()[0] - first[0] < 3:
+            assert 0 < redis.pttl(CLAIM) <= 30_000
+    assert len(reindex.backlog.messages) == 1
+
+
+# Settling.
+
+
+def test_the_last_call_settles_it(reindex: Task, done: Done, redis: Redis) -> None:
+    """A message that comes too early waits; the task has the arguments of the last call."""
+    unique("reindex:{pk}", settle=30, at_most=100)(reindex)
+    backlog = reindex.backlog
+    reindex.enqueue(7, "first")
+    reindex.enqueue(7, note="last")
+    (message,) = backlog.messages
+    backlog.work()
+    (early,) = backlog.starts
+    assert isinstance(early, Early)
+    assert 29 < early.seconds <= 30
+    redis.hset(CLAIM, "due", 1)  # its time has come
+    backlog.work(message)
+    assert done == [(7, "last")]
+    assert redis.exists(CLAIM) == 0
+
+
+def test_it_settles_after_a_while_in_any_case(reindex: Task, redis: Redis) -> None:
+    unique("reindex:{pk}", settle=30, at_most=40)(reindex)
+    reindex.enqueue(7)
+    first = int(redis.hget(CLAIM, "first"))
+    redis.hset(CLAIM, "first", first - 39_000_000)
+    reindex.enqueue(7)
+    assert int(redis.hget(CLAIM, "due")) - first < 2_000_000
+
+
+# Limits.
+
+
+def _hold(its: Task, done: Done, inside: Callable[[], None]) -> None:
+    """Let the function of the next message call `inside` while it runs."""
+    usual = its.function
+
+    def first(*args: Any, **kwargs: Any) -> None:
+        its.function = usual
+        inside()
+        usual(*args, **kwargs)
+
+    its.function = first
+
+
+def test_too_many_are_parked(reindex: Task, done: Done, redis: Redis) -> None:
+    """No worker waits: a message without a permit leaves the queue, and comes back in order."""
+    limited("reindex", 1)(reindex)
+    backlog = reindex.backlog
+    for number in range(4):
+        reindex.enqueue(number)
+
+    def inside() -> None:
+        for _ in range(3):
+            elsewhere(backlog.work)
+        assert backlog.starts == [Parked()] * 3
+        assert backlog.messages == []
+
+    _hold(reindex, done, inside)
+    backlog.work()
+    assert done == [0]
+    while backlog.messages:
+        assert len(backlog.messages) == 1  # the first one, and no more than have permits
+        backlog.work()
+    assert done == [0, 1, 2, 3]
+    left = {key.decode().rpartition(":")[2] for key in redis.scan_iter("redislock:{task:*")}
+    assert left <= {"history", "holders"}
+
+
+def test_nobody_passes_those_that_are_parked(done: Done) -> None:
+    """A message that comes while others are parked stands behind them."""
+    its = limited("reindex", 1)(task(done.append))
+    for number in range(3):
+        its.enqueue(number)
+
+    def inside() -> None:
+        elsewhere(its.backlog.work)
+
+    _hold(its, done, inside)
+    its.backlog.work()
+    promoted = its.backlog.messages[-1]
+    assert promoted.args == (1,)
+    its.backlog.work()  # message 2, which the queue had before
+    assert its.backlog.starts == [Parked(), Parked()]
+    while its.backlog.messages:
+        its.backlog.work()
+    assert done == [0, 1, 2]
+
+
+def test_a_limit_that_changes(reindex: Task, done: Done) -> None:
+    """Each that begins or ends is measured by the limit that stands in the settings then."""
+    limited("reindex")(reindex)
+    backlog = reindex.backlog
+    with override_settings(REDISLOCK={"LOCKS": {"task:reindex": {"LIMIT": 1}}}):
+        for number in range(3):
+            reindex.enqueue(number)
+
+    def inside() -> None:
+        elsewhere(backlog.work)
+        assert backlog.starts == [Parked()]
+        with override_settings(REDISLOCK={"LOCKS": {"task:reindex": {"LIMIT": 3}}}):
+            elsewhere(backlog.work)  # it stands behind the one that is parked
+            for _ in range(2):
+                elsewhere(backlog.work)
+
+    _hold(reindex, done, inside)
+    with override_settings(REDISLOCK={"LOCKS": {"task:reindex": {"LIMIT": 1}}}):
+        backlog.work()
+    assert done == [1, 2, 0]
+
+
+def test_weights(done: Done) -> None:
+    """The head of the line waits for its whole weight, and nobody passes it."""
+    numbers = count(1)
+    heavy = limited("api", 3, weight=2)(task(lambda: done.append("heavy"), numbers=numbers))
+
+    def light() -> None:
+        done.append("light")
+
+    its = limited("api", 3)(task(light, numbers=numbers))
+    its.enqueue()
+    its.enqueue()
+    its.enqueue()
+    heavy.enqueue()
+
+    def inside() -> None:  # one permit is taken
+        def two() -> None:  # two are
+            elsewhere(heavy.backlog.work)
+            assert heavy.backlog.starts == [Parked()]
+            elsewhere(its.backlog.work)
+            assert its.backlog.starts == [Parked()]
+
+        _hold(its, done, two)
+        elsewhere(its.backlog.work)
+
+    _hold(its, done, inside)
+    its.backlog.work()
+    assert done == ["light", "light"]
+    assert len(heavy.backlog.messages) == 1
+    heavy.backlog.work()
+    its.backlog.work()
+    assert done[2:] == ["heavy", "light"]
+
+
+def test_a_duplicate_does_not_run_beside(reindex: Task, done: Done) -> None:
+    """A message that the queue delivers again, while it runs, is dropped."""
+    limited("reindex", 5)(reindex)
+    reindex.enqueue(7)
+    (message,) = reindex.backlog.messages
+    _hold(reindex, done, lambda: elsewhere(lambda: reindex.backlog.work(message)))
+    reindex.backlog.work()
+    assert done == [7]
+    assert reindex.backlog.starts == [Duplicate()]
+
+
+def test_unique_and_limited(done: Done) -> None:
+    """What is parked for its permit still waits: its name is taken until it begins."""
+    tenants = [1, 2]
+
+    def digest(user: int) -> None:
+        done.append(user)
+
+    its = unique("digest:{user}")(limited("api", 1)(task(digest)))
+    for user in tenants:
+        its.enqueue(user)
+
+    def inside() -> None:
+        elsewhere(its.backlog.work)
+        assert its.backlog.starts == [Parked()]
+        assert its.enqueue(2) == Handle("m2")
+
+    _hold(its, done, inside)
+    its.backlog.work()
+    its.backlog.work()
+    assert done == [1, 2]
+    assert its.backlog.messages == []
+
+
+# Kills.
+
+
+def _kill(redis: Redis, name: str) -> None:
+    """End the leases of those that run, as time does after a kill."""
+    redis.delete(f"redislock:{{{name}}}")
+
+
+class Killed(BaseException):
+    """Stands for the end of the process: nothing is given back."""
+
+
+def test_a_permit_of_a_killed_worker(reindex: Task, done: Done, redis: Redis) -> None:
+    """What was parked goes on when another call of that name begins or ends."""
+    limited("reindex", 1, ttl=1)(reindex)
+    for number in range(3):
+        reindex.enqueue(number)
+
+    def inside() -> None:
+        elsewhere(reindex.backlog.work)
+        _kill(redis, "task:reindex")
+        elsewhere(reindex.backlog.work)  # the permit is free, and the parked one is first
+        assert [one.args for one in reindex.backlog.messages] == [(1,)]
+
+    _hold(reindex, done, inside)
+    with pytest.raises(Exception, match="lost"):
+        reindex.backlog.work()
+    while reindex.backlog.messages:
+        reindex.backlog.work()
+    assert sorted(done) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("recover", [True, False])
+def test_recover(recover: bool, done: Done, redis: Redis) -> None:
+    """With `recover` a killed worker's task is sent again, and not after it has ended."""
+    its = limited("reindex", 1, recover=recover, ttl=1)(task(done.append))
+    its.enqueue(1)
+    its.enqueue(2)
+
+    def inside() -> None:
+        _kill(redis, "task:reindex")
+        elsewhere(its.backlog.work)
+        again = [one.args for one in its.backlog.messages]
+        assert again == ([(1,)] if recover else [])
+
+    _hold(its, done, inside)
+    with pytest.raises(Exception, match="lost"):
+        its.backlog.work()  # it was not killed after all, and has ended
+    while its.backlog.messages:
+        its.backlog.work()
+    assert sorted(done) == ([1, 1, 2] if recover else [1, 2])
+
+
+def test_the_promoter_is_killed(reindex: Task, done: Done, redis: Redis, renames: bool) -> None:
+    """What was promoted and never sent is promoted again, and not before it could be sent."""
+    limited("reindex", 1)(reindex)
+    for number in range(3):
+        reindex.enqueue(number)
+
+    _hold(reindex, done, lambda: elsewhere(reindex.backlog.work))
+    reindex.backlog.broken = Killed()
+    with pytest.raises(Killed):
+        reindex.backlog.work()
+    reindex.backlog.broken = None
+    reindex.backlog.work()  # the third one finds the permit reserved
+    assert reindex.backlog.messages == []
+    sent = "redislock:{task:reindex}:sent"
+    (promoted,) = redis.zrange(sent, 0, -1)
+    redis.zadd(sent, {promoted: 1})  # ten seconds later
+    reindex.enqueue(3)
+    reindex.backlog.work()
+    while reindex.backlog.messages:
+        reindex.backlog.work()
+    # A message whose id nobody knows yet may have begun already, as far as anybody can tell.
+    assert done == ([0, 2, 1, 3] if renames else [0, 1, 2, 3])
+
+
+def test_a_backlog_is_no_loss(reindex: Task, done: Done, redis: Redis) -> None:
+    """A promoted message that waits in the queue is not sent twice."""
+    limited("reindex", 1)(reindex)
+    for number in range(2):
+        reindex.enqueue(number)
+    _hold(reindex, done, lambda: elsewhere(reindex.backlog.work))
+    reindex.backlog.work()
+    ((_, until),) = redis.zrange("redislock:{task:reindex}:sent", 0, -1, withscores=True)
+    seconds, _ = redis.time()
+    assert until / 1e6 - seconds > 3000
+    assert len(reindex.backlog.messages) == 1
+
+
+# Names.
+
+
+def test_a_name_is_that_of_the_call(reindex: Task, done: Done, redis: Redis) -> None:
+    """The worker may have another scope, or another template: the name was noted."""
+    unique("reindex:{pk}")(reindex)
+    with override_settings(REDISLOCK={"SCOPE": "tests.tasks.test_rules.scope"}):
+        reindex.enqueue(7)
+    claim = "redislock:{acme/task:reindex:7}:claim"
+    assert redis.exists(claim)
+    reindex.backlog.work()
+    assert done == [7]
+    assert not redis.exists(claim)
+
+
+def scope() -> str:
+    return "acme"
+
+
+def test_a_message_without_a_note(reindex: Task, done: Done, redis: Redis) -> None:
+    """The name is made from the arguments."""
+    unique("reindex:{pk}")(reindex)
+    reindex.enqueue(7)
+    redis.delete(*redis.scan_iter("redislock:{message:*"))
+    reindex.backlog.work()
+    assert (done, redis.exists(CLAIM)) == ([7], 0)
+
+
+# Mistakes.
+
+
+def test_mistakes() -> None:
+    one = task(lambda pk: None)
+    with pytest.raises(TypeError, match=r"stands above the decorator that makes the task"):
+        unique("x")(lambda: None)
+    with pytest.raises(ValueError, match="until must be"):
+        unique("x", until="never")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="on_conflict must be"):
+        unique("x", on_conflict="wait")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="at_most is for a task that settles"):
+        unique("x", at_most=3)
+    with pytest.raises(TypeError, match="wait"):
+        unique("x", wait=3)  # type: ignore[call-arg]
+    with pytest.raises(ValueError, match="needs the argument 'team'"):
+        unique("x:{team}")(one)
+    with pytest.raises(ValueError, match="weight is 3, and there are 2 permits"):
+        limited("x", 2, weight=3)
+    with pytest.raises(TypeError, match="limit"):
+        limited("x", "3")  # type: ignore[arg-type]
+
+
+def test_two_names() -> None:
+    with pytest.raises(TypeError, match="has two names by @unique"):
+        unique("y:{pk}")(unique("x:{pk}")(task(lambda pk: None)))
+
+
+def test_a_lock_belongs_below() -> None:
+    """`redis_lock` locks functions, and says so for a task."""
+    with pytest.raises(TypeError, match="below the decorator"):
+        redis_lock("x")(unique("x:{pk}")(task(lambda pk: None)))
+
+
+def test_a_large_message(done: Done) -> None:
+    its = limited("x", 1)(task(done.append))
+    its.enqueue("x" * 70_000)
+    with pytest.raises(ValueError, match="pass the key of a row"):
+        its.backlog.work()
+
+
+def test_a_limit_that_nobody_says() -> None:
+    its = limited("x")(task(lambda: None))
+    with pytest.raises(ValueError, match="'task:x' has no limit"):
+        its.enqueue()
+
+
+# Events.
+
+
+def test_events(reindex: Task, done: Done) -> None:
+    seen: list[TaskEvent] = []
+
+    def note(event: TaskEvent, **_: object) -> None:
+        seen.append(event)
+
+    task_event.connect(note)
+    try:
+        unique("reindex:{pk}")(reindex)
+        reindex.enqueue(7)
+        reindex.enqueue(7)
+        from django_redislock.base import background
+
+        background.settle()
+    finally:
+        task_event.disconnect(note)
+    assert [(one.what, one.name) for one in seen] == [("claimed", NAME), ("coalesced", NAME)]
+
+
+def test_what_people_see(reindex: Task, done: Done) -> None:
+    """`work.look` says what waits, what is parked and what runs."""
+    limited("reindex:{pk}", 1)(unique("reindex:{pk}")(reindex))
+    keys, port = Keys.of("redislock", NAME), SyncPort(server_of("default"))
+    reindex.enqueue(7)
+    found = run(work.look(port, keys))
+    assert found.waiting is not None
+    assert (found.parked, found.running, found.promoted) == (0, [], {})
+    assert run(work.names(port, keys, 0, 10)) == [NAME]
+
+    def inside() -> None:
+        found = run(work.look(port, keys))
+        assert found.waiting is None
+        assert [(one.weight, bool(one.record)) for one in found.running] == [(1, True)] * 1
+
+    _hold(reindex, done, inside)
+    reindex.backlog.work()

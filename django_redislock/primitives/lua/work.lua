@@ -13,14 +13,18 @@
 --                            end of its run. The mark is "|", or "?" if it gets a new id when it is sent.
 --                            token of a run → the arguments with which it has begun
 --        13 runs     hash    token of a run → weight|id
---        14 names    zset    name of tasks → when anything of it ends at the latest, ms. On a cluster it
+--        14 begun    set     ids that have begun while a promoted message had no id yet: one of them may be
+--                            that message
+--        15 names    zset    name of tasks → when anything of it ends at the latest, ms. On a cluster it
 --                            is the key of the lock, and nothing is listed
 --
--- Gives  claim, parked, sent, messages, runs, TICKET, LASTS, promoted (messages that were promoted, each
---        its id and its text), healed (how many), taken, heal, promote, keep, running, note
+-- Gives  claim, parked, sent, messages, runs, TICKET, LASTS, SENDING, promoted (messages that were promoted,
+--        each its id and its text), healed (how many), weight_of, all_runs, running, taken, heal, promote,
+--        unnamed, note, keep
 -- luacheck: read globals now integer lock millis ends_of MOST
 
-local claim, parked, sent, messages, runs, names = KEYS[9], KEYS[10], KEYS[11], KEYS[12], KEYS[13], KEYS[14]
+local claim, parked, sent, messages, runs = KEYS[9], KEYS[10], KEYS[11], KEYS[12], KEYS[13]
+local names = KEYS[15]
 
 -- Begins an id that stands for one that the queue has not given yet.
 local TICKET = '?'
@@ -104,7 +108,7 @@ local function promote(limit)
   end
 end
 
--- Whether an unconfirmed promotion waits for a message of an unknown id: then this one takes its permit.
+-- A promoted message whose new id nobody has said yet: any id may be its.
 local function unnamed()
   for _, id in ipairs(redis.call('ZRANGE', sent, '-inf', integer(now + SENDING), 'BYSCORE')) do
     if string.match(redis.call('HGET', messages, id) or '', '^%d+(.)') == '?' then return id end

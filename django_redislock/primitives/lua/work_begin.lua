@@ -1,7 +1,7 @@
 -- Begin a task that a worker was given, or park it. Idempotent: sent again with the same token, it finds
 -- its run.
 --
--- KEYS     as in work.lua; then 15 withdrawn  string  of this id: the message was replaced
+-- KEYS     as in work.lua; then 16 withdrawn  string  of this id: the message was replaced
 -- ARGV     1 as in lock.lua
 --          2 ttl      ms
 --          3 says     owner|label; the owner has no "|"
@@ -19,11 +19,12 @@
 --          {4, promoted}            it was replaced, and must not run
 --          {5, wait ms, promoted}   it is not due yet
 -- luacheck: read globals now integer token holders expire ends_of grant claim parked sent messages runs
--- luacheck: read globals TICKET LASTS promoted taken heal promote keep running unnamed note healed
+-- luacheck: read globals TICKET LASTS SENDING promoted taken heal promote keep running unnamed note healed
+-- luacheck: read globals weight_of
 
 local ttl, says, id = tonumber(ARGV[2]), ARGV[3], ARGV[4]
 local limit, weight, mark, message = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7], ARGV[8]
-local withdrawn = KEYS[15]
+local begun, withdrawn = KEYS[14], KEYS[16]
 
 expire()
 if ends_of(token) then
@@ -47,12 +48,15 @@ if waiting == id and due and tonumber(due) > now then
   return {5, math.ceil((due - now) / 1000), promoted, healed}
 end
 
-local own = redis.call('ZSCORE', sent, id) and id or unnamed()
-local others = taken()
-if own or redis.call('LLEN', parked) == 0 and (others == 0 or others + weight <= limit) then
-  if own then
-    redis.call('ZREM', sent, own)
-    redis.call('HDEL', messages, own)
+local own = redis.call('ZREM', sent, id) == 1
+local perhaps = not own and unnamed()
+local others = taken() - (perhaps and weight_of(perhaps) or 0)
+local first = own or perhaps or redis.call('LLEN', parked) == 0
+if first and (others == 0 or others + weight <= limit) then
+  if own then redis.call('HDEL', messages, id) end
+  if perhaps then
+    redis.call('SADD', begun, id)
+    redis.call('PEXPIRE', begun, 2 * SENDING / 1000)
   end
   if ARGV[9] == '1' and message ~= '' then redis.call('HSET', messages, id, weight .. mark .. message) end
   local latest = false
@@ -68,7 +72,10 @@ if own or redis.call('LLEN', parked) == 0 and (others == 0 or others + weight <=
   return {1, integer(now), fence, latest, promoted, healed}
 end
 
-if message ~= '' and redis.call('HSETNX', messages, id, weight .. mark .. message) == 1 then
+if own then
+  -- The limit has changed, or another message has begun with its permit.
+  redis.call('LPUSH', parked, id)
+elseif message ~= '' and redis.call('HSETNX', messages, id, weight .. mark .. message) == 1 then
   redis.call('RPUSH', parked, id)
   note(ARGV[10], LASTS)
 end

@@ -1,6 +1,6 @@
 -- A promoted message was sent: its permit waits for as long as the queue may take.
 --
--- KEYS     1 claim  2 sent  3 messages  (as in work.lua)
+-- KEYS     1 claim  2 sent  3 messages  4 begun  (as in work.lua)
 -- ARGV     1 the word that the answer begins with
 --          2 id
 --          3 new_id  that the queue has given it; or the same
@@ -12,6 +12,10 @@ local claim, sent, messages, id, new_id = KEYS[1], KEYS[2], KEYS[3], ARGV[2], AR
 
 if redis.call('HGET', claim, 'id') == id then redis.call('HSET', claim, 'id', new_id) end
 if redis.call('ZREM', sent, id) == 0 then return 0 end
+if redis.call('SREM', KEYS[4], new_id) == 1 then
+  redis.call('HDEL', messages, id)
+  return 0
+end
 if id ~= new_id then
   redis.call('HSET', messages, new_id, redis.call('HGET', messages, id))
   redis.call('HDEL', messages, id)
