@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
@@ -109,10 +110,25 @@ def started(request: pytest.FixtureRequest, broker: RedisServer) -> Iterator[Que
 
 
 @pytest.fixture
-def queue(started: Queue, request: pytest.FixtureRequest) -> Queue:
+def queue(started: Queue) -> Iterator[Queue]:
     """Each of the queues, with one worker for four tasks at a time."""
     started.prepare()
-    return started
+    yield started
+    show(started)
+
+
+@pytest.fixture
+def unattended(started: Queue) -> Iterator[Queue]:
+    """Each of the queues, without a worker: the test starts it by `start()`."""
+    started.prepare(workers=0)
+    yield started
+    show(started)
+
+
+def show(queue: Queue) -> None:
+    """What the workers have said, which pytest shows if the test has failed."""
+    for worker in queue.workers:
+        sys.stdout.write(f"--- worker {worker.number}:\n{worker.log()}")
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ else:
     }
 
 PLAIN: dict[str, list[Callable[[Any], Any]]] = {"plain": [], "flaky_plain": []}
-SETTLING = {"digest": {"settle": 1, "at_most": 5}}
+SETTLING = {"digest": {"settle": 1, "at_most": 2}}
 
 
 def define(

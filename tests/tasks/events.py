@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -56,7 +56,7 @@ def broker(database: int = 0) -> Redis:
     return Redis.from_url(url, decode_responses=True, socket_timeout=2 * PATIENCE)
 
 
-def gone(worker: str) -> str:
+def processes_of(worker: str) -> str:
     """The set of the processes in which tasks of a worker have run."""
     return f"processes:{worker}"
 
@@ -69,7 +69,7 @@ def work(name: str, pk: object, item: int, gate: bool, secs: float, id: str) -> 
         event = Event(0, what, name, str(pk), item, id, os.getpid(), worker)
         redis.xadd(STREAM, {key: str(value) for key, value in event._asdict().items()})
 
-    redis.sadd(gone(worker), os.getpid())
+    redis.sadd(processes_of(worker), os.getpid())
     tell("begin")
     if gate:
         redis.blpop([f"gate:{pk}"], timeout=PATIENCE)
@@ -98,6 +98,11 @@ class Log:
                     fields[number] = int(fields[number])
                 self.events.append(Event(**fields))
 
+    def now(self) -> int:
+        """The server's clock, in milliseconds."""
+        seconds, micro = broker().time()
+        return int(seconds) * 1000 + int(micro) // 1000
+
     def of(self, what: str, pk: object = None, name: str | None = None) -> list[Event]:
         """The events so far of a kind, of a `pk` and of a task."""
         return [
@@ -117,6 +122,14 @@ class Log:
             self.read(left)
         return found
 
+    def until(self, look: Callable[[], object], again: Callable[[], object] = int) -> None:
+        """Read until there is something to see, and do something again each tenth of a second."""
+        give_up = time.monotonic() + PATIENCE
+        while not look():
+            assert time.monotonic() < give_up, f"did not happen: {self.events}"
+            again()
+            self.read(0.1)
+
     def open(self, pk: object) -> None:
         """Let a task with a gate end, one that waits or that comes."""
         broker().rpush(f"gate:{pk}", "open")
@@ -127,7 +140,7 @@ class Log:
 
 
 def peak(events: Iterable[Event]) -> int:
-    """How many have run at the same time, at most. The dead count as ended."""
+    """How many have run at the same time, at most. All of them have ended."""
     running, most = 0, 0
     for event in events:
         running += 1 if event.what == "begin" else -1

@@ -15,7 +15,6 @@ app = Celery(
     "tests",
     broker=f"redis+socket://{SOCKET}?virtual_host=1",
     backend=f"redis+socket://{SOCKET}?virtual_host=2",
-    set_as_current=False,
 )
 app.conf.update(
     worker_prefetch_multiplier=1,

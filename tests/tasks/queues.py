@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from itertools import count
 from typing import Any
 
 from tests.processes import ROOT
-from tests.tasks.events import WORKER, broker, gone
+from tests.tasks.events import WORKER, broker, processes_of
 from tests.waiting import PATIENCE, eventually
 
 _numbers = count(1)
@@ -27,7 +28,10 @@ class TaskWorker:
 
     def __init__(self, command: Sequence[str]) -> None:
         self.number = f"{os.getpid()}-{next(_numbers)}"
+        self._said = ""
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  # kill() closes it
+        # Has an end when the last of its processes is dead.
+        self._lives, lives = os.pipe()
         self.process = subprocess.Popen(
             [sys.executable, "-m", *command],
             stdin=subprocess.DEVNULL,
@@ -41,7 +45,9 @@ class TaskWorker:
                 WORKER: self.number,
             },
             start_new_session=True,
+            pass_fds=[lives],
         )
+        os.close(lives)
 
     @property
     def alive(self) -> bool:
@@ -49,21 +55,29 @@ class TaskWorker:
 
     def log(self) -> str:
         """What its processes have said, for a test that fails."""
-        size = os.fstat(self._log.fileno()).st_size
-        return os.pread(self._log.fileno(), size, 0).decode(errors="replace")
+        if not self._log.closed:
+            size = os.fstat(self._log.fileno()).st_size
+            self._said = os.pread(self._log.fileno(), size, 0).decode(errors="replace")
+        return self._said
 
     def kill(self) -> None:
-        """Kill all of it with SIGKILL, and wait until it is dead. RQ runs a job in a process group
-        of its own, so the processes of tasks are killed one by one."""
+        """Kill all of it with SIGKILL, and wait until all is dead. RQ runs a job in a process
+        group of its own, so the processes of tasks are killed one by one."""
         if self._log.closed:
             return
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(PATIENCE)
-        for pid in broker().smembers(gone(self.number)):
+        for pid in broker().smembers(processes_of(self.number)):
             with suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)
+        # Else a message would go to one that is about to die.
+        dead, _, _ = select.select([self._lives], [], [], PATIENCE)
+        assert dead, f"a process has survived: {self.log()}"
+        os.close(self._lives)
+        self.log()
         self._log.close()
+        broker().ping()  # the server has noticed, too
 
 
 class Queue(ABC):
@@ -111,12 +125,13 @@ class Queue(ABC):
         self.workers.append(worker)
         return worker
 
-    def prepare(self) -> None:
-        """Before each test: one worker runs, and nothing is left of workers that were killed."""
-        if [worker.alive for worker in self.workers] != [True]:
+    def prepare(self, workers: int = 1) -> None:
+        """Before each test: so many workers run, and nothing is left of any that was killed."""
+        if [worker.alive for worker in self.workers] != [True] * workers:
             self.stop()
             self.purge()
-            self.start()
+            for _ in range(workers):
+                self.start()
 
     def kill(self) -> None:
         """Kill all workers with SIGKILL."""
@@ -136,8 +151,8 @@ class Celery(Queue):
     name, module, databases = "celery", "on_celery", (1, 2)
     pool = "threads"
 
-    def prepare(self) -> None:
-        super().prepare()
+    def prepare(self, workers: int = 1) -> None:
+        super().prepare(workers)
         # Shared tasks are those of the current app, and another test may have made one.
         self.tasks.app.set_default()
         self.tasks.app.set_current()
