@@ -1,4 +1,4 @@
-"""The examples of docs/task-queues.md run on the real queues, where these are installed."""
+"""The examples of docs/task-queues.md run on the real queues."""
 
 from __future__ import annotations
 
@@ -70,6 +70,7 @@ class TestCelery:
             start_worker, app, pool="solo", perform_ping_check=False, loglevel="critical"
         )
 
+    @pytest.mark.slow  # the worker takes seconds to end
     def test_it_is_tried_again(self, working: Any, example: Any, ran: list[str]) -> None:
         """A task whose lock is held runs when the lock is free."""
         task = example(CELERY, "retry_backoff=True", "default_retry_delay=0.05").import_shop
@@ -81,6 +82,7 @@ class TestCelery:
             result.get(timeout=PATIENCE)
         assert ran == ["import:7"]
 
+    @pytest.mark.slow  # the worker takes seconds to end
     def test_an_exported_lease(self, working: Any, example: Any, ran: list[str]) -> None:
         """The second request enqueues nothing. The task releases the lock, and can't run twice."""
         module = example(EXPORT)

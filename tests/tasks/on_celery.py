@@ -1,0 +1,38 @@
+"""Celery's app, and its tasks."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlsplit
+
+from celery import Celery, current_task, shared_task
+
+from tests.tasks.defining import define
+from tests.tasks.events import Flaky, broker_url
+
+SOCKET = urlsplit(broker_url()).path
+app = Celery(
+    "tests",
+    broker=f"redis+socket://{SOCKET}?virtual_host=1",
+    backend=f"redis+socket://{SOCKET}?virtual_host=2",
+)
+app.conf.update(
+    worker_prefetch_multiplier=1,
+    worker_hijack_root_logger=False,
+    broker_connection_retry_on_startup=True,
+)
+app.set_default()
+
+
+def flaky(function: Any) -> Any:
+    """Two retries are all that it has."""
+    return shared_task(autoretry_for=(Flaky,), max_retries=2, default_retry_delay=0.05)(function)
+
+
+globals().update(define(__name__, shared_task, flaky, lambda: str(current_task.request.id)))
+
+
+@shared_task
+def total(results: list[Any]) -> int:
+    """The end of a chord."""
+    return len(results)

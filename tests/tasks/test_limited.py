@@ -1,0 +1,121 @@
+"""`limited` on real queues: what is too much is parked, and holds no worker."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.tasks.events import TRIES, Log, peak
+from tests.tasks.queues import Queue
+
+pytest.importorskip("django_redislock.tasks")
+
+
+@pytest.fixture(autouse=True)
+def _limits(started: Queue) -> None:
+    if not started.limits:
+        pytest.skip("it has no limited tasks")
+
+
+@pytest.mark.slow
+def test_forty_tasks(queue: Queue, log: Log, pk: str) -> None:
+    """Never more than three run at the same time, and all end, each of them once."""
+    for item in range(40):
+        queue.call(queue.tasks.api, pk, item, secs=0.05)
+    ended = log.wait("end", pk, count=40)
+    assert Counter(event.item for event in ended) == dict.fromkeys(range(40), 1)
+    assert len(log.of("begin", pk)) == 40
+    assert log.most(pk) == 3
+
+
+def test_no_worker_waits(queue: Queue, log: Log, pk: str) -> None:
+    """While more tasks are parked than a worker can run, tasks of other names run."""
+    for item in range(8):
+        queue.call(queue.tasks.single, pk, item, gate=item == 0)
+    log.wait("begin", pk)
+    queue.call(queue.tasks.single, f"{pk}-other")
+    log.wait("end", f"{pk}-other")
+    log.open(pk)
+    log.wait("end", pk, count=8)
+    assert log.most(pk) == 1
+
+
+def test_the_order_is_kept(queue: Queue, log: Log, pk: str) -> None:
+    """Parked tasks run in the order in which workers have taken them from the queue."""
+    queue.call(queue.tasks.single, pk, 0, gate=True)
+    log.wait("begin", pk)
+    for item in range(1, 5):
+        queue.call(queue.tasks.single, pk, item)
+        queue.settle()  # a worker has it
+        between = f"{pk}-{item}"
+        queue.call(queue.tasks.plain, between)
+        log.wait("end", between)
+    log.open(pk)
+    log.wait("end", pk, count=5)
+    assert [event.item for event in log.of("begin", pk)] == [0, 1, 2, 3, 4]
+
+
+def test_ids_are_kept(queue: Queue, log: Log, pk: str) -> None:
+    """A task that was parked has the id that its caller knows."""
+    handles = [queue.call(queue.tasks.single, pk, item, gate=item == 0) for item in range(4)]
+    log.open(pk)
+    ended = log.wait("end", pk, count=4)
+    assert {event.id for event in ended} == {queue.id_of(handle) for handle in handles}
+
+
+def test_a_retry(queue: Queue, log: Log, pk: str) -> None:
+    """Parking eats no retries, and a task that has failed gives back its permit."""
+    if not queue.retries:
+        pytest.skip("it has no retries")
+    for item in range(3):
+        queue.call(queue.tasks.flaky_api, pk, item)
+    log.wait("end", pk, count=3)
+    assert Counter(event.item for event in log.of("begin", pk)) == dict.fromkeys(range(3), TRIES)
+    assert peak(event for event in log.events if event.pk == pk) == 1
+
+
+def test_unique_and_limited(queue: Queue, log: Log, pk: str) -> None:
+    """Both stand above one task: equal calls coalesce, others run one after the other."""
+    queue.call(queue.tasks.both, pk, 0, gate=True)
+    log.wait("begin", pk)
+    for item in (1, 1, 1, 2, 2):
+        queue.call(queue.tasks.both, pk, item)
+    log.open(pk)
+    log.wait("end", pk, name="both", count=3)
+    assert log.most(pk) == 1
+
+
+@pytest.mark.slow
+def test_a_killed_worker(queue: Queue, log: Log, pk: str) -> None:
+    """The permits of the dead are free when their ttl is over, and parked tasks go on."""
+    for item in range(3):
+        queue.call(queue.tasks.api, pk, item, gate=True)
+    log.wait("begin", pk, count=3)
+    for item in range(3, 8):
+        queue.call(queue.tasks.api, pk, item)
+    queue.settle()
+    plain = f"{pk}-plain"
+    queue.call(queue.tasks.plain, plain)  # all before it are parked
+    log.wait("end", plain)
+    queue.kill()
+    queue.start()
+    # A call heals the name, as `redislock sweep` does.
+    log.until(
+        lambda: {event.item for event in log.of("end", pk)} >= set(range(3, 9)),
+        again=lambda: queue.call(queue.tasks.api, pk, 8),
+    )
+
+
+@pytest.mark.slow
+def test_recover(queue: Queue, log: Log, pk: str) -> None:
+    """What a killed worker had begun is sent again, although the queue may have let it go."""
+    second = queue.start()
+    for item in range(30):
+        queue.call(queue.tasks.healed, pk, item, secs=0.1)
+    log.until(lambda: len({event.worker for event in log.of("begin", pk)}) == 2)
+    second.kill()
+    log.until(
+        lambda: {event.item for event in log.of("end", pk)} >= set(range(30)),
+        again=lambda: queue.call(queue.tasks.healed, pk, 30),
+    )
