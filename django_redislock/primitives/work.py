@@ -215,6 +215,52 @@ class Work:
             lambda: ask(port, partial(read, port.now()), "work_begin", keys, args), claim
         )
 
+    async def claim(
+        self,
+        port: Scripts,
+        keys: Keys,
+        says: str,
+        *,
+        lives: float,
+        alone: bool,
+        settle: tuple[float, float | None] | None = None,
+        message: bytes = b"",
+        over: str = "",
+    ) -> Conflict | None:
+        """Claim the name for the message, for `lives` seconds. None: claimed.
+
+        `alone`: a running task is a conflict, too. `settle`: it is due after so many seconds, and
+        at most so many after the first call. `over` is the waiting message that is replaced. Asks
+        twice when the connection is lost. Raises `LockUnavailable`.
+        """
+        due = ""
+        if settle is not None:
+            due = f"{milliseconds(settle[0])}|{milliseconds(settle[1] or 0)}"
+        args: list[Word] = [
+            *(tokens.word(), self.id, says, milliseconds(lives), int(alone), message, due, over),
+            *(keys.name, self.limit),
+        ]
+        its = [*keys_of(keys, ""), keys.gone(over)]
+
+        def read(answer: Any) -> Conflict | None:
+            *rest, promoted, healed = answer
+            found = _claimed(rest)
+            self._note(promoted, healed)
+            return found
+
+        return await twice(lambda: ask(port, read, "work_claim", its, args))
+
+    async def sweep(self, port: Scripts, keys: Keys) -> int:
+        """Heal and promote. Returns how many are still parked. Raises `LockUnavailable`."""
+
+        def read(answer: Any) -> int:
+            _, left, promoted, healed = answer
+            self._note(promoted, healed)
+            return whole(left)
+
+        args: list[Word] = [tokens.word(), "", self.limit]
+        return await twice(lambda: ask(port, read, "work_end", keys_of(keys, ""), args))
+
     async def acquire(
         self, port: Port, claim: Claim, wait: float | None
     ) -> Grant | LockNotAcquired:
@@ -244,6 +290,19 @@ class Work:
         self.promoted += its
 
 
+def _claimed(answer: Any) -> Conflict | None:
+    match answer:
+        case [1]:
+            return None
+        case [0, id, says, at]:
+            owner, _, label = readable(text(says)).partition("|")
+            return Conflict(text(id).decode(), False, owner, label, server_time(instant(at)))
+        case [2, id, record, now_us]:
+            its = Holder.parse(maybe(record) or b"", -1, instant(now_us))
+            return Conflict(text(id).decode(), True, its.owner or "", its.label, its.acquired_at)
+    raise ValueError(answer)
+
+
 def _start(code: int, rest: list[Any], sent: float) -> Start:
     match code, rest:
         case 1, [acquired_us, fence, latest]:
@@ -257,47 +316,6 @@ def _start(code: int, rest: list[Any], sent: float) -> Start:
         case 5, [wait]:
             return Early(whole(wait) / 1000)
     raise ValueError(code)
-
-
-async def claim(
-    port: Scripts,
-    keys: Keys,
-    id: str,
-    says: str,
-    *,
-    lives: float,
-    alone: bool = False,
-    settle: tuple[float, float | None] | None = None,
-    message: bytes = b"",
-    over: str = "",
-) -> Conflict | None:
-    """Claim the name for the message `id`, for `lives` seconds. None: claimed.
-
-    `alone`: a running task is a conflict, too. `settle`: it is due after so many seconds, and at
-    most so many after the first call. `over` is the waiting message that is replaced. Asks twice
-    when the connection is lost. Raises `LockUnavailable`.
-    """
-    due = ""
-    if settle is not None:
-        due = f"{milliseconds(settle[0])}|{milliseconds(settle[1] or 0)}"
-    args: list[Word] = [
-        *(tokens.word(), id, says, milliseconds(lives), int(alone), message, due, over, keys.name)
-    ]
-    its = [*keys_of(keys, ""), keys.gone(over)]
-    return await twice(lambda: ask(port, _claimed, "work_claim", its, args))
-
-
-def _claimed(answer: Any) -> Conflict | None:
-    match answer:
-        case [1]:
-            return None
-        case [0, id, says, at]:
-            owner, _, label = readable(text(says)).partition("|")
-            return Conflict(text(id).decode(), False, owner, label, server_time(instant(at)))
-        case [2, id, record, now_us]:
-            its = Holder.parse(maybe(record) or b"", -1, instant(now_us))
-            return Conflict(text(id).decode(), True, its.owner or "", its.label, its.acquired_at)
-    raise ValueError(answer)
 
 
 async def confirm(port: Scripts, keys: Keys, id: str, new_id: str, lives: float) -> bool:

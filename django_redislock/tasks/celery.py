@@ -47,12 +47,13 @@ class Celery:
                 return apply_async(args, kwargs, task_id=task_id, **options), task_id
 
             retries = options.get("retries")
+            member = any(one in options for one in _COUNTED_ON)
             return gate.enqueue(
                 tuple(args or ()),
                 dict(kwargs or {}),
                 send,
-                id=_attempt(task_id, retries),
-                again=retries is not None or any(one in options for one in _COUNTED_ON),
+                id=None if member else _attempt(task_id, retries),
+                again=member or retries is not None,
             )
 
         @wraps(run)
@@ -64,9 +65,12 @@ class Celery:
 
             def instead(start: Start) -> Any:
                 if isinstance(start, Early):
-                    gate.send_later(
-                        delivery, lambda: str(again.apply_async(countdown=start.seconds).id)
-                    )
+
+                    def send() -> str:
+                        again.apply_async(countdown=start.seconds)
+                        return delivery.id
+
+                    gate.send_later(delivery, send)
                 raise Ignore
 
             id = _attempt(request.id, request.retries)
@@ -79,13 +83,10 @@ class Celery:
     def send_again(self, task: Any, message: bytes) -> str:
         its = _registered(task)
         again = Signature.from_dict(_unpacked(its, message), app=its.app)
-        return str(again.apply_async().id)
+        return _attempt(again.apply_async().id, again.options.get("retries"))
 
     def handle(self, task: Any, id: str) -> Any:
         return _registered(task).AsyncResult(id.partition(":")[0])
-
-    def can_wait(self, task: Any) -> bool:  # noqa: ARG002
-        return True
 
     def dump(self, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         return _packed(_registered(task), [args, kwargs])

@@ -15,15 +15,10 @@ class Decorator(Rule):
     """Lets a rule hold for a task."""
 
     def __call__(self, task: T) -> T:
-        queue = queue_of(task, type(self).__name__)
         known = guarded_by(task)
+        queue = known.queue if known else queue_of(task, type(self).__name__)
         guarded = known or Guarded(queue, queue.function(task))
         self.bind(guarded.function)
-        if isinstance(self, Uniqueness) and self.settle is not None and not queue.can_wait(task):
-            raise TypeError(
-                f"settle needs a queue that can send a task for later, and {task!r} has none: "
-                f"leave settle out, or use a backend with supports_defer"
-            )
         guarded.add(self)
         if known is None:
             guarded.task = queue.guard(task, guarded)

@@ -53,9 +53,6 @@ class DjangoTasks:
         backend = task.get_backend()
         return task.get_result(id) if backend.supports_get_result else None
 
-    def can_wait(self, task: Any) -> bool:
-        return bool(task.get_backend().supports_defer)
-
     def dump(self, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:  # noqa: ARG002
         return json.dumps([args, kwargs]).encode()
 
@@ -125,11 +122,18 @@ def _guarded_class(base: Any) -> Any:
         __slots__ = ()
 
         def enqueue(self, *args: Any, **kwargs: Any) -> Any:
+            gate, backend = self.func.redislock_gate, self.get_backend()
+
             def send() -> tuple[Any, str]:
-                result = self.get_backend().enqueue(self, args, kwargs)
+                if gate.settles and not backend.supports_defer:
+                    raise TypeError(
+                        f"settle needs a backend that can run a task later (supports_defer), and "
+                        f"{self.backend!r} can't: leave settle out, or use another backend"
+                    )
+                result = backend.enqueue(self, args, kwargs)
                 return result, str(result.id)
 
-            return self.func.redislock_gate.enqueue(args, kwargs, send)
+            return gate.enqueue(args, kwargs, send)
 
         async def aenqueue(self, *args: Any, **kwargs: Any) -> Any:
             return await sync_to_async(self.enqueue, thread_sensitive=True)(*args, **kwargs)

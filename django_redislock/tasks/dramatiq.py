@@ -76,9 +76,6 @@ class Dramatiq:
         """A message with this id: its result can be asked for, and its arguments are not known."""
         return task.message().copy(message_id=id)
 
-    def can_wait(self, task: Any) -> bool:  # noqa: ARG002
-        return True
-
     def dump(self, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:  # noqa: ARG002
         text: bytes = get_encoder().encode({"args": args, "kwargs": kwargs})
         return text

@@ -27,14 +27,14 @@ from ..lease.transactions import at_end
 from ..primitives import record, work
 from ..primitives.contract import Claim, run
 from ..primitives.keys import Keys
-from ..primitives.work import SHORT, TICKET, Conflict, Promoted, Start, Started, Work
+from ..primitives.work import SHORT, TICKET, Conflict, Parked, Start, Started, Work
 from ..settings import conf
 from ..transport.ports import AsyncPort, SyncPort
 from ..transport.server import Server, server_of
 from . import waiting
-from .events import tell
+from .events import What, tell
 from .queue import MOST, Delivery, Queue
-from .rules import Named, Rule, Uniqueness
+from .rules import QUEUED_FOR, Named, Rule, Uniqueness
 
 logger = logging.getLogger("django_redislock")
 
@@ -42,6 +42,9 @@ _sending_again: ContextVar[bool] = ContextVar("redislock_sending_again", default
 _inside: ContextVar[tuple[Guarded, ...]] = ContextVar("redislock_inside_tasks", default=())
 """The tasks whose functions run here. A function that calls its own task as a function runs no
 other message."""
+
+Send = Callable[[], tuple[Any, str]]
+"""Sends a message to its queue, and returns its handle and its id."""
 
 _known: dict[str, Guarded] = {}
 """By the dotted path of the function."""
@@ -75,21 +78,32 @@ class Guarded:
     def _unique(self) -> Uniqueness | None:
         return next((one for one in self.rules if isinstance(one, Uniqueness)), None)
 
+    @property
+    def settles(self) -> bool:
+        """Whether a message may have to wait."""
+        return self._unique is not None and self._unique.settle is not None
+
+    @property
+    def queued_for(self) -> float:
+        """Seconds that a message may wait in its queue."""
+        return QUEUED_FOR if self._unique is None else self._unique.queued_for
+
     # Enqueueing.
 
     def enqueue(
         self,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        send: Callable[[], tuple[Any, str]],
+        send: Send,
         *,
         id: str | None = None,
         again: bool = False,
     ) -> Any:
         """Claim the name of a call, and `send` it, which returns its handle and its id.
 
-        `id` is the id that it is going to have, if that is known. `again`: it is a retry, or
-        others count on this very message, so it is sent in any case.
+        `id` is the id that it is going to have, if that is known. `again`: it is sent in any case.
+        With an id it is a retry, which claims its name if that is free. Without, others count on
+        this very message.
 
         Returns the handle, or what `on_conflict` says. Raises `LockUnavailable`, `TaskConflict`.
         """
@@ -97,119 +111,25 @@ class Guarded:
         if _sending_again.get():
             return send()[0]
         names = [one.named(args, kwargs) for one in self.rules]
-        if rule is None or again:
-            if rule is not None and id is not None:
-                with suppress(LockUnavailable):
-                    self._claim(self._named(names, rule), rule, id, rule.queued_for, b"")
-            handle, its = send()
-            self._note(names, its, rule)
-            return handle
-        text = (
-            b"" if rule.settle is None else self._bounded(self.queue.dump(self.task, args, kwargs))
-        )
-        named, connection = self._named(names, rule), connections[rule.database]
-        later = connection.in_atomic_block
-        its = TICKET + tokens.word() if later or id is None else id
-        conflict = self._claim(named, rule, its, SHORT, text)
-        if conflict is not None:
-            return self._conflict(named, rule, conflict)
-        if not later:
-            return self._send(names, named, rule, its, send)
-        waiting.until_commit(named.plan.server, named.keys, its)
-        at_end(
-            connection,
-            committed=partial(self._committed, names, named, rule, its, send),
-            dropped=partial(waiting.undo, its),
-        )
-        return None if id is None else self.queue.handle(self.task, id)
-
-    @staticmethod
-    def _named(names: Sequence[Named], rule: Rule) -> Named:
-        return next(one for one in names if one.rule is rule)
-
-    def _claim(
-        self, named: Named, rule: Uniqueness, id: str, lives: float, text: bytes
-    ) -> Conflict | None:
-        waiting.undo_dropped()
-        says = f"{label.owner(label.holder())}|{label.clean(label.of_caller())}"
-        ask = partial(
-            work.claim,
-            SyncPort(named.plan.server),
-            named.keys,
-            id,
-            says,
-            lives=lives,
-            alone=rule.alone,
-            settle=rule.settle,
-            message=text,
-        )
-        conflict = run(ask())
-        while conflict is not None and rule.on_conflict == "replace":
-            if conflict.runs or conflict.id.startswith(TICKET):
-                break
-            replaced = conflict.id
-            conflict = run(ask(over=replaced))
-            if conflict is None:
-                tell("replaced", named.name, named.plan.policy.using, replaced)
-        if conflict is None:
-            tell("claimed", named.name, named.plan.policy.using, id)
-        return conflict
-
-    def _conflict(self, named: Named, rule: Uniqueness, conflict: Conflict) -> Any:
-        tell("coalesced", named.name, named.plan.policy.using, conflict.id)
-        if rule.on_conflict == "raise":
-            raise conflict.error(named.name)
-        if rule.on_conflict == "skip" or conflict.id.startswith(TICKET):
-            return None
-        return self.queue.handle(self.task, conflict.id)
-
-    def _send(
-        self,
-        names: Sequence[Named],
-        named: Named,
-        rule: Uniqueness,
-        claimed: str,
-        send: Callable[[], tuple[Any, str]],
-    ) -> Any:
-        """Send a task whose name was claimed, and let its claim live on."""
-        port, keys = SyncPort(named.plan.server), named.keys
-        try:
-            if not claimed.startswith(TICKET):
-                self._note(names, claimed, rule)
-            handle, id = send()
-        except BaseException:
-            with suppress(LockUnavailable):  # then it ends by itself
-                run(work.confirm(port, keys, claimed, "", SHORT))
-            raise
-        try:
-            if claimed.startswith(TICKET):
-                self._note(names, id, rule)
-            run(work.confirm(port, keys, claimed, id, rule.queued_for))
-        except LockUnavailable as error:
-            logger.warning("The task %s is queued, and keeps its name only shortly: %s", id, error)
+        if rule is not None and not again:
+            text = b"" if rule.settle is None else self.queue.dump(self.task, args, kwargs)
+            return Call(self, rule, names, send).queue(id, self._bounded(text))
+        if rule is not None and id is not None:
+            with suppress(LockUnavailable):
+                Call(self, rule, names, send).claim(id, rule.queued_for)
+        handle, its = send()
+        self._note(names, its)
         return handle
-
-    def _committed(
-        self,
-        names: Sequence[Named],
-        named: Named,
-        rule: Uniqueness,
-        claimed: str,
-        send: Callable[[], tuple[Any, str]],
-    ) -> None:
-        waiting.committed(claimed)
-        self._send(names, named, rule, claimed, send)
 
     # Notes: the names of a message, by its id. The worker may be in another scope, or have another
     # template.
 
-    def _note(self, names: Sequence[Named], id: str, rule: Uniqueness | None) -> None:
-        if rule is None and not any(one.keys.unscoped for one in names):
+    def _note(self, names: Sequence[Named], id: str) -> None:
+        if self._unique is None and not any(one.keys.unscoped for one in names):
             return
-        lives = 3600.0 if rule is None else rule.queued_for
         said = json.dumps([[one.name, one.keys.name] for one in names]).encode()
         port, key = self._noted(names[0].plan.server, names[0].keys.prefix, id)
-        run(port.script("record_set", [key], [tokens.word(), said, round(lives * 1000)]))
+        run(port.script("record_set", [key], [tokens.word(), said, round(self.queued_for * 1000)]))
 
     @staticmethod
     def _noted(server: Server, prefix: str, id: str) -> tuple[SyncPort, str]:
@@ -310,10 +230,103 @@ class Guarded:
         rule = self._unique
         if rule is not None and id != delivery.id:
             names = run(self._names(SyncPort, delivery))
-            named = self._named(names, rule)
-            self._note(names, id, rule)
+            named = next(one for one in names if one.rule is rule)
+            self._note(names, id)
             port = SyncPort(named.plan.server)
             run(work.confirm(port, named.keys, delivery.id, id, rule.queued_for))
+
+
+class Call:
+    """A call of a task that is unique."""
+
+    def __init__(
+        self, guarded: Guarded, rule: Uniqueness, names: Sequence[Named], send: Send
+    ) -> None:
+        self._guarded, self._rule, self._names, self._send_it = guarded, rule, names, send
+        self._named = next(one for one in names if one.rule is rule)
+        self._port, self._keys = SyncPort(self._named.plan.server), self._named.keys
+
+    def queue(self, id: str | None, text: bytes) -> Any:
+        """Claim the name, and send the message, now or when the transaction commits. Or return
+        what `on_conflict` says."""
+        connection = connections[self._rule.database]
+        later = connection.in_atomic_block
+        claimed = TICKET + tokens.word() if later or id is None else id
+        conflict = self.claim(claimed, SHORT, text, replace=self._rule.on_conflict == "replace")
+        if conflict is not None:
+            return self._settle(conflict)
+        if not later:
+            return self._send(claimed)
+        waiting.until_commit(self._named.plan.server, self._keys, claimed)
+        at_end(
+            connection,
+            committed=partial(self._committed, claimed),
+            dropped=partial(waiting.undo, claimed),
+        )
+        return None if id is None else self._guarded.queue.handle(self._guarded.task, id)
+
+    def claim(
+        self, id: str, lives: float, text: bytes = b"", *, replace: bool = False
+    ) -> Conflict | None:
+        """Claim the name, if it is free. Raises `LockUnavailable`."""
+        waiting.undo_dropped()
+        plan, rule = self._named.plan, self._rule
+        its = Work(id, plan.policy.limit or 1)
+        ask = partial(
+            its.claim,
+            self._port,
+            self._keys,
+            f"{label.owner(label.holder())}|{label.clean(label.of_caller())}",
+            lives=lives,
+            alone=rule.alone,
+            settle=rule.settle if text else None,
+            message=text,
+        )
+        try:
+            conflict = run(ask())
+            if replace and conflict and not (conflict.runs or conflict.id.startswith(TICKET)):
+                replaced, conflict = conflict, run(ask(over=conflict.id))
+                if conflict is None:
+                    self._tell("replaced", replaced.id)
+        finally:
+            send_promoted(self._named, its, self._guarded.queued_for)
+        if conflict is None:
+            self._tell("claimed", id)
+        return conflict
+
+    def _tell(self, what: What, id: str) -> None:
+        tell(what, self._named.name, self._named.plan.policy.using, id)
+
+    def _settle(self, conflict: Conflict) -> Any:
+        self._tell("coalesced", conflict.id)
+        if self._rule.on_conflict == "raise":
+            raise conflict.error(self._named.name)
+        if self._rule.on_conflict == "skip" or conflict.id.startswith(TICKET):
+            return None
+        return self._guarded.queue.handle(self._guarded.task, conflict.id)
+
+    def _send(self, claimed: str) -> Any:
+        """Send a message whose name was claimed, and let its claim live on."""
+        known, note = not claimed.startswith(TICKET), self._guarded._note
+        try:
+            if known:
+                note(self._names, claimed)
+            handle, id = self._send_it()
+        except BaseException:
+            with suppress(LockUnavailable):  # then it ends by itself
+                run(work.confirm(self._port, self._keys, claimed, "", SHORT))
+            raise
+        try:
+            if not known:
+                note(self._names, id)
+            run(work.confirm(self._port, self._keys, claimed, id, self._rule.queued_for))
+        except LockUnavailable as error:
+            logger.warning("The task %s is queued, and keeps its name only shortly: %s", id, error)
+        return handle
+
+    def _committed(self, claimed: str) -> None:
+        waiting.committed(claimed)
+        self._send(claimed)
 
 
 @contextmanager
@@ -342,18 +355,31 @@ def unpacked(message: bytes) -> tuple[Guarded, bytes]:
     return _known[path], base64.b64decode(body)
 
 
-def send_promoted(named: Named, promoted: Sequence[Promoted], lives: float) -> None:
-    """Send messages that have got their permits. One that can't be sent is the next one again,
+def send_promoted(named: Named, its: Work, lives: float) -> None:
+    """Send the messages that a request has promoted. One that can't be sent is the next one again
     after ten seconds."""
-    for its in promoted:
+    using, (promoted, its.promoted) = named.plan.policy.using, (its.promoted, [])
+    if its.healed:
+        tell("healed", named.name, using)
+        its.healed = 0
+    for one in promoted:
         try:
-            guarded, message = unpacked(its.message)
+            guarded, message = unpacked(one.message)
             id = guarded.send_again(message)
-            run(work.sent(SyncPort(named.plan.server), named.keys, its.id, id, lives))
+            run(work.sent(SyncPort(named.plan.server), named.keys, one.id, id, lives))
         except (Exception, LockError):
-            logger.exception("The parked task %s of %r could not be sent", its.id, named.name)
+            logger.exception("The parked task %s of %r could not be sent", one.id, named.name)
         else:
-            tell("promoted", named.name, named.plan.policy.using, its.id)
+            tell("promoted", named.name, using, one.id)
+
+
+def sweep(named: Named, lives: float) -> bool:
+    """Let parked messages of a name go on whose permits are free. Returns whether any are left.
+    Raises `LockUnavailable`."""
+    its = Work("", named.rule.plan(named.name).policy.limit or 1)
+    left = run(its.sweep(SyncPort(named.plan.server), named.keys))
+    send_promoted(named, its, lives)
+    return left > 0
 
 
 class _Run(NamedTuple):
@@ -411,8 +437,10 @@ class Attempt:
             start = await its.start(port, claim, message, recover=rule.recover, renamed=renamed)
             if not isinstance(start, Started):
                 self.start = start
-                if isinstance(start, work.Parked):
+                if isinstance(start, Parked):
                     tell("parked", named.name, plan.policy.using, self.delivery.id)
+                    again = partial(sweep, named, self.guarded.queued_for)
+                    waiting.sweep(named.keys.lock, again, plan.ttl)
                 return False
             lease = Lease(plan.server, claim, start.grant, plan.policy, Hold(me))
             self.leases.append(lease)
@@ -435,11 +463,5 @@ class Attempt:
 
     def send_promoted(self) -> None:
         """Send what this attempt has promoted."""
-        unique = self.guarded._unique
-        lives = unique.queued_for if unique else 3600.0
         for named, its in self._runs:
-            if its.healed:
-                tell("healed", named.name, named.plan.policy.using)
-                its.healed = 0
-            promoted, its.promoted = its.promoted, []
-            send_promoted(named, promoted, lives)
+            send_promoted(named, its, self.guarded.queued_for)

@@ -26,6 +26,9 @@ class Delivery(NamedTuple):
 class Gate(Protocol):
     """Through which every enqueue and every run of a task goes: `guarded.Guarded`."""
 
+    @property
+    def settles(self) -> bool: ...
+
     def enqueue(
         self,
         args: tuple[Any, ...],
@@ -72,9 +75,6 @@ class Queue(Protocol):
 
     def handle(self, task: Any, id: str) -> Any:
         """Return what a caller gets of the task with this id."""
-
-    def can_wait(self, task: Any) -> bool:
-        """Return whether a message can be sent so that it is tried later."""
 
     def dump(self, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         """Return the arguments of a call, by the serialiser of the queue."""

@@ -6,12 +6,14 @@ import inspect
 import pickle
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from functools import wraps
 from math import ceil
 from typing import Any
 from uuid import uuid4
 
 from rq import Retry, get_current_job
+from rq.exceptions import NoSuchJobError
 from rq.job import Job
 
 from ..base.label import dotted_path
@@ -81,10 +83,11 @@ class RQ:
         decorator = inspect.getclosurevars(task.redislock_delay).nonlocals.get("self")
         queue = getattr(decorator, "queue", None)
         connection = getattr(queue, "connection", None) or getattr(decorator, "connection", None)
-        return Job.fetch(id, connection=connection) if connection is not None else None
-
-    def can_wait(self, task: Any) -> bool:  # noqa: ARG002
-        return True
+        if connection is None:
+            return None
+        with suppress(NoSuchJobError):  # it is queued when a transaction commits
+            return Job.fetch(id, connection=connection)
+        return None
 
     def dump(self, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:  # noqa: ARG002
         return pickle.dumps((args, kwargs))

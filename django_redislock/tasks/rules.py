@@ -20,6 +20,8 @@ from ..settings.validators import (
     validate_whole,
 )
 
+QUEUED_FOR = 3600.0
+"""Seconds that a message may wait in its queue, unless `unique` says it."""
 PREFIX = "task:"
 """The beginning of the names of tasks, so that they exclude no other locks."""
 
@@ -128,7 +130,7 @@ class Uniqueness(Rule):
         self.alone = one_of("start", "end")(said["until"], "until") == "end"
         choices = one_of("existing", "skip", "raise", "replace")
         self.on_conflict = choices(said["on_conflict"], "on_conflict")
-        self.queued_for = validate_ttl(given.pop("queued_for", 3600), "queued_for")
+        self.queued_for = validate_ttl(given.pop("queued_for", QUEUED_FOR), "queued_for")
         self.database: str = given.pop("transaction", "default")
         settle, at_most = given.pop("settle", None), given.pop("at_most", None)
         if at_most is not None and settle is None:

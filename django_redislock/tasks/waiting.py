@@ -1,22 +1,30 @@
-"""Claims of tasks that wait for the end of a database transaction.
+"""What a process does about its tasks in the background, in one thread.
 
-They live until it commits or is rolled back, however long that takes, and not longer than 30
-seconds after a kill.
+A claim that waits for the end of a database transaction is renewed until it commits or is rolled
+back, so it lives not longer than 30 seconds after a kill. And a name for which this process has
+parked a message is swept once in each ttl, until none is parked there: the holder of the permit
+may be killed, and no other task of that name begin or end.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from typing import NamedTuple
 
 from ..base import background, process
+from ..base.clock import now
 from ..base.exceptions import LockError
 from ..primitives import work
 from ..primitives.contract import run
 from ..primitives.keys import Keys
 from ..transport.ports import SyncPort
 from ..transport.server import Server
+
+INFINITY = float("inf")
+LONGEST = 3600.0
+"""Seconds that the thread rests at most."""
 
 logger = logging.getLogger("django_redislock")
 
@@ -26,20 +34,27 @@ class _Claim(NamedTuple):
     keys: Keys
 
 
+class _Sweep(NamedTuple):
+    sweep: Callable[[], bool]
+    """Returns whether any message is still parked."""
+    every: float
+    due: float
+
+
 _open: dict[str, _Claim] = {}
 _dropped: dict[str, _Claim] = {}
 """Claims of transactions that were rolled back."""
+_sweeps: dict[str, _Sweep] = {}
+"""By the key of the lock."""
 _wake = threading.Event()
-"""Set when there is something to undo."""
+"""Set when there is something new to do."""
 _thread: list[threading.Thread] = []
 
 
 def until_commit(server: Server, keys: Keys, id: str) -> None:
     """Renew the claim `id` until `committed` or `undo`."""
-    process.notice_fork()
     _open[id] = _Claim(server, keys)
-    if not any(one.is_alive() for one in _thread):
-        _thread[:] = filter(None, [background.start(_renew, "redislock-claims")])
+    _start()
 
 
 def committed(id: str) -> None:
@@ -64,24 +79,56 @@ def undo_dropped() -> None:
             logger.info("A claim of a transaction that was rolled back ends by itself: %s", error)
 
 
-def _renew() -> None:
-    while _open or _dropped:
+def sweep(key: str, call: Callable[[], bool], every: float) -> None:
+    """Sweep a name every so many seconds, until nothing is parked there."""
+    if key not in _sweeps:
+        _sweeps[key] = _Sweep(call, every, now() + every)
+        _start()
+
+
+def _start() -> None:
+    process.notice_fork()
+    if any(one.is_alive() for one in _thread):
+        _wake.set()
+    else:
+        _thread[:] = filter(None, [background.start(_work, "redislock-tasks")])
+
+
+def _work() -> None:
+    while _open or _dropped or _sweeps:
         undo_dropped()
         for id, (server, keys) in [*_open.items()]:
             try:
                 run(work.confirm(SyncPort(server), keys, id, id, work.SHORT))
             except LockError as error:
                 logger.warning("The claim of a task could not be renewed: %s", error)
-        _wake.wait(work.SHORT / 3)
+        for key, its in [*_sweeps.items()]:
+            if its.due <= now():
+                _swept(key, its)
+        next_sweep = min((its.due for its in _sweeps.values()), default=INFINITY) - now()
+        _wake.wait(max(0.0, min(work.SHORT / 3 if _open else INFINITY, next_sweep, LONGEST)))
         _wake.clear()
-        if not (_open or _dropped):
+        if not (_open or _dropped or _sweeps):
             # Whoever comes from now on starts another thread.
             _thread.clear()
+
+
+def _swept(key: str, its: _Sweep) -> None:
+    try:
+        parked = its.sweep()
+    except Exception:
+        logger.exception("Parked tasks could not be looked after; it is tried again")
+        parked = True
+    if parked:
+        _sweeps[key] = its._replace(due=now() + its.every)
+    else:
+        _sweeps.pop(key, None)
 
 
 def _after_fork() -> None:
     _open.clear()
     _dropped.clear()
+    _sweeps.clear()
     _thread.clear()
 
 

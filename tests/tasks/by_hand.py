@@ -110,9 +110,6 @@ class ByHand:
     def handle(self, task: Any, id: str) -> Any:
         return Handle(id)
 
-    def can_wait(self, task: Any) -> bool:
-        return True
-
     def dump(self, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         return json.dumps([args, kwargs]).encode()
 

@@ -57,11 +57,12 @@ def test_the_order_is_kept(queue: Queue, log: Log, pk: str) -> None:
 
 
 def test_ids_are_kept(queue: Queue, log: Log, pk: str) -> None:
-    """A task that was parked has the id that its caller knows."""
+    """A task that was parked has the id that its caller knows; with RQ, the beginning of it."""
     handles = [queue.call(queue.tasks.single, pk, item, gate=item == 0) for item in range(4)]
     log.open(pk)
     ended = log.wait("end", pk, count=4)
-    assert {event.id for event in ended} == {queue.id_of(handle) for handle in handles}
+    ids = {event.id.partition("-again")[0] for event in ended}
+    assert ids == {queue.id_of(handle) for handle in handles}
 
 
 def test_a_retry(queue: Queue, log: Log, pk: str) -> None:

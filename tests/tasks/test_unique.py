@@ -306,5 +306,5 @@ class TestWrongUse:
             unique("job:{pk}")(lambda pk: None)
 
     def test_an_unknown_argument(self, queue: Queue) -> None:
-        with pytest.raises(TypeError, match="nothing"):
+        with pytest.raises(ValueError, match="nothing"):
             unique("job:{nothing}")(queue.tasks.plain)

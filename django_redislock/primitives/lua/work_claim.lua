@@ -11,11 +11,12 @@
 --          7 settle|at_most  ms; "": it may begin at once. at_most: 0 without a limit
 --          8 over     the id of the waiting message that is to be replaced; "": none
 --          9 name     for lists
--- Returns  {1}                          claimed
---          {0, id, says, at µs}         that message waits in the queue, or is parked
---          {2, id, record, at µs}       that message runs, by this holder, as in permits.lua
+--          10 limit
+-- Returns  {1, promoted, healed}                     claimed
+--          {0, id, says, at µs, promoted, healed}    that message waits in the queue, or is parked
+--          {2, id, record, at µs, promoted, healed}  that message runs, by this holder, as in permits.lua
 -- luacheck: read globals now integer holders claim parked sent messages LASTS expire heal note
--- luacheck: read globals all_runs
+-- luacheck: read globals all_runs promote promoted healed
 
 local id, says, lives, message, over = ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[6], ARGV[8]
 local settle_ms, at_most = string.match(ARGV[7], '^(%d+)|(%d+)$')
@@ -28,12 +29,17 @@ local function due(first)
 end
 
 expire()
+-- A call heals, too: the killed task of a name may be the only one, so that no other begins or ends.
+heal()
+promote(tonumber(ARGV[10]))
 if ARGV[5] == '1' then
   local run = (all_runs())[1]
-  if run then return {2, run[2], redis.call('HGET', holders, run[1]), integer(now)} end
+  if run then
+    return {2, run[2], redis.call('HGET', holders, run[1]), integer(now), promoted, healed}
+  end
 end
 local waiting, its_says, at, first = unpack(redis.call('HMGET', claim, 'id', 'says', 'at', 'first'))
-if waiting == id then return {1} end
+if waiting == id then return {1, promoted, healed} end
 if waiting and waiting == over then
   redis.call('SET', withdrawn, '', 'PX', LASTS)
   redis.call('LREM', parked, 0, waiting)
@@ -43,7 +49,7 @@ elseif waiting then
   if message ~= '' and first then
     redis.call('HSET', claim, 'message', message, 'due', due(first))
   end
-  return {0, waiting, its_says, at}
+  return {0, waiting, its_says, at, promoted, healed}
 end
 redis.call('DEL', claim)
 redis.call('HSET', claim, 'id', id, 'says', says, 'at', integer(now))
@@ -52,4 +58,4 @@ if settle_ms then
 end
 redis.call('PEXPIRE', claim, lives)
 note(ARGV[9], lives)
-return {1}
+return {1, promoted, healed}

@@ -5,13 +5,13 @@
 -- ARGV     1 as in lock.lua
 --          2 id     of the message; "": none
 --          3 limit
--- Returns  {1 it was held, else 0; now µs; promoted; healed}
--- luacheck: read globals now integer token foreign ends_of past drop expire settle mark_of
+-- Returns  {1 it was held, else 0; how many are parked; promoted; healed}
+-- luacheck: read globals token foreign ends_of past drop expire settle mark_of
 -- luacheck: read globals parked sent messages runs promoted healed heal promote keep
 
 local id, limit = ARGV[2], tonumber(ARGV[3])
 
-if foreign then return {0, integer(now), promoted, healed} end
+if foreign then return {0, 0, promoted, healed} end
 expire()
 local held = ends_of(token)
 if held then
@@ -29,4 +29,4 @@ redis.call('HDEL', messages, token, id)
 heal()
 promote(limit)
 keep()
-return {held and 1 or 0, integer(now), promoted, healed}
+return {held and 1 or 0, redis.call('LLEN', parked), promoted, healed}
