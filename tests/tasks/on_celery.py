@@ -20,6 +20,8 @@ app.conf.update(
     worker_prefetch_multiplier=1,
     worker_hijack_root_logger=False,
     broker_connection_retry_on_startup=True,
+    # What a killed worker had fetched and not begun is delivered again after that.
+    broker_transport_options={"visibility_timeout": 5},
 )
 app.set_default()
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from redis import Redis
 
 from tests.tasks.events import TRIES, Log, peak
 from tests.tasks.queues import Queue
+from tests.waiting import eventually
 
 pytest.importorskip("django_redislock.tasks")
 
@@ -41,16 +43,14 @@ def test_no_worker_waits(queue: Queue, log: Log, pk: str) -> None:
     assert log.most(pk) == 1
 
 
-def test_the_order_is_kept(queue: Queue, log: Log, pk: str) -> None:
+def test_the_order_is_kept(queue: Queue, log: Log, pk: str, redis: Redis) -> None:
     """Parked tasks run in the order in which workers have taken them from the queue."""
     queue.call(queue.tasks.single, pk, 0, gate=True)
     log.wait("begin", pk)
+    parked = f"redislock:{{task:single:{pk}}}:parked"
     for item in range(1, 5):
         queue.call(queue.tasks.single, pk, item)
-        queue.settle()  # a worker has it
-        between = f"{pk}-{item}"
-        queue.call(queue.tasks.plain, between)
-        log.wait("end", between)
+        eventually(lambda number=item: redis.llen(parked) == number)
     log.open(pk)
     log.wait("end", pk, count=5)
     assert [event.item for event in log.of("begin", pk)] == [0, 1, 2, 3, 4]
