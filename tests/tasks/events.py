@@ -57,7 +57,7 @@ def broker(database: int = 0) -> Redis:
 
 
 def processes_of(worker: str) -> str:
-    """The set of the processes in which tasks of a worker have run."""
+    """The set of the processes in which tasks of a worker run."""
     return f"processes:{worker}"
 
 
@@ -74,10 +74,12 @@ def work(name: str, pk: object, item: int, gate: bool, secs: float, id: str) -> 
     if gate:
         redis.blpop([f"gate:{pk}"], timeout=PATIENCE)
     time.sleep(secs)
-    if name.startswith("flaky") and redis.incr(f"tries:{pk}:{item}") < TRIES:
-        tell("fail")
+    fails = name.startswith("flaky") and redis.incr(f"tries:{pk}:{item}") < TRIES
+    # Its process may end now, and another one have its number.
+    redis.srem(processes_of(worker), os.getpid())
+    tell("fail" if fails else "end")
+    if fails:
         raise Flaky(pk)
-    tell("end")
 
 
 class Log:
