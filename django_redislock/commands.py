@@ -88,10 +88,6 @@ def ttl_argument(text: str) -> float:
     return _seconds(text, validate_ttl)
 
 
-def _at_least_for(text: str) -> float:
-    return _seconds(text, partial(validate_seconds, name="at_least_for"))
-
-
 def _seconds(text: str, validate: Callable[[float], float]) -> float:
     try:
         seconds = float(text)
@@ -101,6 +97,30 @@ def _seconds(text: str, validate: Callable[[float], float]) -> float:
         return validate(seconds)
     except ValueError as error:
         raise ArgumentTypeError(str(error)) from None
+
+
+_ARGUMENTS: dict[str, dict[str, Any]] = {
+    "--lock-wait": {
+        "type": wait_argument,
+        "metavar": "SECONDS",
+        "help": "How long to wait for the lock; 0: try once; or: forever.",
+    },
+    "--lock-ttl": {
+        "type": ttl_argument,
+        "metavar": "SECONDS",
+        "help": "How long the lock outlives a crash; it is renewed while the command runs.",
+    },
+    "--lock-at-least-for": {
+        "type": partial(_seconds, validate=partial(validate_seconds, name="at_least_for")),
+        "metavar": "SECONDS",
+        "help": "Hold the lock for at least this long, even if the command ends sooner.",
+    },
+    "--lock-on-conflict": {
+        "choices": ["raise", "skip"],
+        "help": f"If somebody else has the lock: fail, with exit code {BUSY}, or skip the run.",
+    },
+    "--no-lock": {"action": "store_true", "help": "Run without the lock."},
+}
 
 
 class CommandOptions(Options[OnConflict_co], total=False):
@@ -149,45 +169,9 @@ class LockedCommand(BaseCommand):
             self.stealth_options = (*self.stealth_options, *_OPTIONS, "no_lock")
             return parser
         group: Any = parser.add_argument_group("lock")
-        # Options that are not given stay absent: None is a value, and means no limit.
-        self.add_base_argument(
-            group,
-            "--lock-wait",
-            type=wait_argument,
-            default=SUPPRESS,
-            metavar="SECONDS",
-            help="How long to wait for the lock; 0: try once; or: forever.",
-        )
-        self.add_base_argument(
-            group,
-            "--lock-ttl",
-            type=ttl_argument,
-            default=SUPPRESS,
-            metavar="SECONDS",
-            help="How long the lock outlives a crash; it is renewed while the command runs.",
-        )
-        self.add_base_argument(
-            group,
-            "--lock-at-least-for",
-            type=_at_least_for,
-            default=SUPPRESS,
-            metavar="SECONDS",
-            help="Hold the lock for at least this long, even if the command ends sooner.",
-        )
-        self.add_base_argument(
-            group,
-            "--lock-on-conflict",
-            choices=["raise", "skip"],
-            default=SUPPRESS,
-            help=f"If somebody else has the lock: fail, with exit code {BUSY}, or skip the run.",
-        )
-        self.add_base_argument(
-            group,
-            "--no-lock",
-            action="store_true",
-            default=SUPPRESS,
-            help="Run without the lock.",
-        )
+        for term, given in _ARGUMENTS.items():
+            # Options that are not given stay absent: None is a value, and means no limit.
+            self.add_base_argument(group, term, default=SUPPRESS, **given)
         return parser
 
     def _locked(self, handle: Callable[..., Any], args: Any, given: Any, options: Any) -> Any:
