@@ -8,7 +8,7 @@ this module, and most of them never ask.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
@@ -18,7 +18,6 @@ from django.db import models
 from django.utils.timezone import make_naive
 from django.utils.translation import gettext_lazy as _
 
-from ..base.exceptions import LockError
 from .live import Live, LockId, Snapshot
 
 if TYPE_CHECKING:
@@ -140,20 +139,17 @@ class LockStatus(Live):
     @classmethod
     def chosen(cls, ids: Iterable[str]) -> Snapshot:
         """Read the locks of these ids that are held. Raises as `snapshot`."""
+        from ..inspection import Listing
+
         wanted: defaultdict[LockId, list[str]] = defaultdict(list)
         for id in ids:
             with suppress(ValueError):  # no lock has that id
                 where = LockId.parse(id)
                 wanted[where._replace(name="")].append(where.name)
-        found: list[LockInfo] = []
-
-        def read(alias: str) -> None:
-            for where, names in wanted.items():
-                if where.using == alias:
-                    found.extend(where.inspector().held(names))
-
-        away = _ask_all(read, {where.using for where in wanted})
-        return Snapshot([cls.of(info) for info in found], away)
+        names = {where.inspector(): its for where, its in wanted.items()}
+        listing = Listing([*names])
+        found = listing.ask(lambda one: [*map(cls.of, one.held(names[one]))])
+        return Snapshot([row for _, rows in found for row in rows], listing.away)
 
     @classmethod
     def of(cls, info: LockInfo) -> Self:
@@ -202,20 +198,6 @@ def _listing() -> Listing:
     from ..inspection import Listing, inspectors, servers
 
     return Listing([one for alias in servers() for one in inspectors(alias)])
-
-
-def _ask_all(read: Callable[[str], None], using: Collection[str]) -> dict[str, LockError]:
-    """Read the server of each alias. Return the errors of those that can't be reached; raise the
-    first one if that is true of all."""
-    away: dict[str, LockError] = {}
-    for alias in using:
-        try:
-            read(alias)
-        except LockError as error:
-            away[alias] = error
-    if away and len(away) == len(using):
-        raise next(iter(away.values()))
-    return away
 
 
 class PeriodicJob(Live):
