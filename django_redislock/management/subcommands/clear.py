@@ -15,7 +15,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from ...base.exceptions import LockUnavailable
 from ...commands import BUSY, UNAVAILABLE
@@ -86,10 +86,10 @@ class Clear:
         add_using(parser)
         add_json(parser)
 
-    def handle(self, command: BaseCommand, options: dict[str, Any]) -> int:
+    def handle(self, printer: Printer, options: dict[str, Any]) -> int:
         _refuse_odd(options)
         targets = list(_targets(options))
-        _Clearing(targets, options, Printer(command, options)).run()
+        _Clearing(targets, options, printer).run()
         outcomes = {target.outcome for target in targets}
         return next((code for outcome, code in _EXIT_CODES.items() if outcome in outcomes), 0)
 
