@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from django import forms
@@ -176,13 +177,8 @@ def targets(seen: dict[str, list[str]], *, stale_only: bool = False) -> Iterator
         inspector = Inspector(using, cache_locks=cache_locks)
         found = {lock.name: lock for lock in inspector.held(list(digests))}
         for name, known in digests.items():
-            lock = found.get(name)
-            same = lock and _reduced(lock, known, stale_only=stale_only)
-            target = Target(name, inspector, same or lock)
-            if lock is None:
-                target.outcome = ClearOutcome.FREE
-            elif same is None:
-                target.outcome = ClearOutcome.CHANGED
+            target = Target(name, inspector, found.get(name))
+            target.keep(partial(_was_seen, known, stale_only))
             yield target
 
 
@@ -232,11 +228,8 @@ def _write_down(user: Any, targets: list[Target], reason: str) -> bool:
     return write_down(user, LockStatus, deeds)
 
 
-def _reduced(lock: LockInfo, known: list[str], *, stale_only: bool) -> LockInfo | None:
-    """The lock with the holders that were seen."""
-    return lock.only(
-        lambda one: _digest(one) in known and (one.state == State.STALE or not stale_only)
-    )
+def _was_seen(known: list[str], stale_only: bool, one: HolderInfo) -> bool:
+    return _digest(one) in known and (one.state == State.STALE or not stale_only)
 
 
 def _digest(one: HolderInfo) -> str:
