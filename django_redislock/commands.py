@@ -36,14 +36,6 @@ LOST = 76
 
 INSIDE = 'write lock_options = {{"reentrant": True}} in the class of the inner command'
 
-_OPTIONS = {
-    "lock_wait": "wait",
-    "lock_ttl": "ttl",
-    "lock_at_least_for": "at_least_for",
-    "lock_on_conflict": "on_conflict",
-}
-"""Options of the command line, and their names in `CommandOptions`."""
-
 _ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 """Signals that end a process without an exception, unless a handler raises one."""
 
@@ -100,27 +92,29 @@ def _seconds(text: str, validate: Callable[[float], float]) -> float:
 
 
 _ARGUMENTS: dict[str, dict[str, Any]] = {
-    "--lock-wait": {
+    "wait": {
         "type": wait_argument,
         "metavar": "SECONDS",
         "help": "How long to wait for the lock; 0: try once; or: forever.",
     },
-    "--lock-ttl": {
+    "ttl": {
         "type": ttl_argument,
         "metavar": "SECONDS",
         "help": "How long the lock outlives a crash; it is renewed while the command runs.",
     },
-    "--lock-at-least-for": {
+    "at_least_for": {
         "type": partial(_seconds, validate=partial(validate_seconds, name="at_least_for")),
         "metavar": "SECONDS",
         "help": "Hold the lock for at least this long, even if the command ends sooner.",
     },
-    "--lock-on-conflict": {
+    "on_conflict": {
         "choices": ["raise", "skip"],
         "help": f"If somebody else has the lock: fail, with exit code {BUSY}, or skip the run.",
     },
-    "--no-lock": {"action": "store_true", "help": "Run without the lock."},
 }
+"""Options of `CommandOptions` that the command line has as well: `--lock-wait` and the others."""
+
+_DESTS = {f"lock_{name}": name for name in _ARGUMENTS}
 
 
 class CommandOptions(Options[OnConflict_co], total=False):
@@ -166,12 +160,14 @@ class LockedCommand(BaseCommand):
             name_maker(self.lock_name, _taking({*_dests(parser), *self.stealth_options}))
         if not isinstance(parser, ArgumentParser):
             # That of django-typer has only the options of its functions; code may pass these.
-            self.stealth_options = (*self.stealth_options, *_OPTIONS, "no_lock")
+            self.stealth_options = (*self.stealth_options, *_DESTS, "no_lock")
             return parser
         group: Any = parser.add_argument_group("lock")
-        for term, given in _ARGUMENTS.items():
-            # Options that are not given stay absent: None is a value, and means no limit.
-            self.add_base_argument(group, term, default=SUPPRESS, **given)
+        # Options that are not given stay absent: None is a value, and means no limit.
+        add = partial(self.add_base_argument, group, default=SUPPRESS)
+        for name, given in _ARGUMENTS.items():
+            add(f"--lock-{name.replace('_', '-')}", **given)
+        add("--no-lock", action="store_true", help="Run without the lock.")
         return parser
 
     def _locked(self, handle: Callable[..., Any], args: Any, given: Any, options: Any) -> Any:
@@ -290,7 +286,7 @@ def _under_lock(handle: Callable[..., Any]) -> Callable[..., Any]:
         # another run, like that of another object.
         if taken_by and locked not in taken_by:
             return handle(self, *args, **options)
-        given = {name: options.pop(dest) for dest, name in _OPTIONS.items() if dest in options}
+        given = {name: options.pop(dest) for dest, name in _DESTS.items() if dest in options}
         before = _RUNNING.set((*running, (self, locked)))
         try:
             if options.pop("no_lock", False):

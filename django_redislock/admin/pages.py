@@ -108,6 +108,7 @@ def or_away(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
 class LiveAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # django-stubs only
     """An admin whose rows are a snapshot, one for each request. They are read only."""
 
+    model: Any
     list_per_page = 100
     list_max_show_all = 1000
     show_facets = admin.ShowFacets.ALWAYS
@@ -123,8 +124,8 @@ class LiveAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # django-stubs onl
 
     def may(self, request: Any, permission: str) -> bool:
         """Whether somebody has this permission of the model, and may see it at all."""
-        has: bool = request.user.has_perm(f"{self.opts.app_label}.{permission}")
-        return has and self.has_view_permission(request)
+        has = request.user.has_perm(f"{self.opts.app_label}.{permission}")
+        return bool(has and self.has_view_permission(request))
 
     @property
     def urls(self) -> list[Any]:
@@ -150,13 +151,10 @@ class LiveAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # django-stubs onl
 
     def take_snapshot(self, request: HttpRequest) -> Snapshot:
         """Read Redis."""
-        model: Any = self.model
-        snapshot: Snapshot = model.snapshot()
-        return snapshot
+        return self.model.snapshot()  # type: ignore[no-any-return]
 
     def get_queryset(self, request: HttpRequest) -> Any:
-        model: Any = self.model
-        return model.live.of(self.snapshot(request))
+        return self.model.live.of(self.snapshot(request))
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         return flatten_fieldsets(self.get_fieldsets(request, obj))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from unittest import mock
 
 from .. import signals
 from ..base.exceptions import LeaseLost, LockError
@@ -69,11 +70,8 @@ def check_lock_order() -> Condition[None]:
 
 @contextmanager
 def _in_order() -> Iterator[None]:
-    outer, order.testing = order.testing, order.Order()
-    try:
+    with mock.patch.object(order, "testing", order.Order()):
         yield
-    finally:
-        order.testing = outer
 
 
 @contextmanager
