@@ -71,13 +71,15 @@ class Printer:
         return table(columns, rows, paint=self.paint, fit=fit)
 
     def line(self, text: str = "") -> None:
-        self._out.write(self._encodable(text))
+        """Write a line for people: none with `--json`."""
+        if not self._json:
+            self._out.write(self._encodable(text))
 
     def lines(self, lines: Iterable[str]) -> None:
         for line in lines:
             self.line(line)
 
-    def write(self, document: object, lines: Iterable[str]) -> None:
+    def write(self, document: object, lines: Iterable[str] = ()) -> None:
         """Write the answer to a command: for programs with `--json`, else for people."""
         if self._json:
             self.json(document)

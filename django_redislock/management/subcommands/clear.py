@@ -158,6 +158,7 @@ class _Clearing:
         self._targets = targets
         self._options = options
         self._printer = printer
+        self._say = printer.line
         self._by: str = options["by"] or operator()
         self._reason = options["reason"] or ""
         self._done = False
@@ -167,8 +168,7 @@ class _Clearing:
             target.keep(_meant(self._options, self._options["as_of"]))
         if self._options["yes"] or (self._preview() and self._confirmed()):
             self._clear()
-        if self._options["json"]:
-            self._printer.json(self._document())
+        self._printer.write(self._document())
 
     def _clear(self) -> None:
         """Clear one after the other and report each at once, so that an interrupted run shows
@@ -208,11 +208,9 @@ class _Clearing:
         if not locks:
             self._say("There is nothing to clear.")
             return []
-        for line in self._printer.table(LOCKS, locks):
-            self._say(line)
-        self._say("")
-        for sentence in self._warnings(locks):
-            self._say(sentence)
+        self._printer.lines(self._printer.table(LOCKS, locks))
+        self._say()
+        self._printer.lines(self._warnings(locks))
         if not self._asks:
             self._say("Nothing was done. To clear what is shown here, write why and paste:")
             self._say(f"  {self._command(locks)}")
@@ -244,9 +242,9 @@ class _Clearing:
                 with suppress(ArgumentTypeError):
                     self._reason = reason_argument(input("Why? The holder sees it: "))
         except EOFError:
-            self._say("")
+            self._say()
         except KeyboardInterrupt:
-            self._say("")
+            self._say()
             raise CommandError("Nothing was done.", returncode=128 + signal.SIGINT) from None
         self._say("Nothing was done.")
         return False
@@ -255,10 +253,6 @@ class _Clearing:
         style = self._printer.style
         paint = style.SUCCESS if target.outcome == ClearOutcome.CLEARED else style.ERROR
         return str(paint(_sentence(target)))
-
-    def _say(self, line: str) -> None:
-        if not self._options["json"]:
-            self._printer.line(line)
 
     def _command(self, locks: list[LockInfo]) -> str:
         options = self._options

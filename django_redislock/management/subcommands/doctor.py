@@ -65,8 +65,7 @@ class Doctor:
         bad = _ORDER[: _FAIL_LEVELS.index(options["fail_level"]) + 1]
         if any(finding.level in bad for finding in findings):
             raise CommandError(_counted(findings), returncode=WRONG)
-        if not options["json"]:
-            printer.line(printer.style.SUCCESS(_counted(findings)))
+        printer.line(printer.style.SUCCESS(_counted(findings)))
         return 0
 
 

@@ -94,9 +94,8 @@ class Fence:
             outcome, found = _raise(target, options)
             names[_using(target.name, options)] = target.name
             numbers[outcome] += 1
-            if options["json"]:
-                items.append({**target._asdict(), "outcome": outcome})
-            elif outcome != "above":
+            items.append({**target._asdict(), "outcome": outcome})
+            if outcome != "above":
                 behind = duration((target.seen - found.next) / 1e6)
                 its = _UNREADABLE if found.code == fence.UNREADABLE else _SENTENCES
                 printer.line(clean(its[outcome].format(name=repr(target.name), behind=behind)))
