@@ -306,29 +306,22 @@ class JobActions(LiveAdmin):
             return
         order = Order(Ledger(), label.clean(who).replace("|", "/"), reason)
         written = str(act.written) % {"reason": reason.rstrip(".")}
-        perhaps = gettext("Perhaps: %(what)s") % {"what": written}
-        entries: dict[str, str] = {}
         done: list[str] = []
         nothing: list[str] = []
-        failed: LockError | None = None
+        unknown: list[str] = []  # one at most: the last that was tried
         try:
             for name in names:
-                entries[name] = perhaps
-                if act.do(order, name):
-                    entries[name] = written
-                    done.append(name)
-                else:
-                    del entries[name]
-                    nothing.append(name)
+                unknown.append(name)
+                (done if act.do(order, name) else nothing).append(unknown.pop())
         except LockError as error:
-            failed = error
-        finally:
-            deeds = [Deed(name, name, text) for name, text in entries.items()]
-            kept = not deeds or write_down(request.user, self.model, deeds)
-        if failed is not None:
             text = gettext("It is not known whether this was done to “%(name)s”: %(error)s")
-            words = {"name": clean(deeds[-1].name), "error": clean(str(failed))}
+            words = {"name": clean(unknown[0]), "error": clean(str(error))}
             self.message_user(request, text % words, messages.ERROR)
+        finally:
+            perhaps = gettext("Perhaps: %(what)s") % {"what": written}
+            deeds = [Deed(name, name, written) for name in done]
+            deeds += [Deed(name, name, perhaps) for name in unknown]
+            kept = not deeds or write_down(request.user, self.model, deeds)
         for text, level, its in (
             (act.done, messages.SUCCESS, done),
             (act.nothing, messages.WARNING, nothing),
