@@ -27,7 +27,6 @@ from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
-from django.urls import path
 from django.utils.crypto import salted_hmac
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -243,16 +242,12 @@ class ClearPages(LiveAdmin):
     actions = ("clear_locks",)
 
     def get_urls(self) -> list[Any]:
-        views = {
-            "clear": ("clear/", self.clear_view),
-            "ask": ("<path:object_id>/clear/", self.ask_view),
-            "clearings": ("clearings/", self.clearings_view),
-        }
-        urls = [
-            path(url, self.admin_site.admin_view(view), name=f"django_redislock_lockstatus_{name}")
-            for name, (url, view) in views.items()
+        return [
+            self.page("clear", "clear/", self.clear_view),
+            self.page("ask", "<path:object_id>/clear/", self.ask_view),
+            self.page("clearings", "clearings/", self.clearings_view),
+            *super().get_urls(),
         ]
-        return [*urls, *super().get_urls()]
 
     @property
     def clearings_url(self) -> str:

@@ -15,7 +15,6 @@ from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.loader import render_to_string
-from django.urls import path
 from django.utils.html import format_html
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
@@ -262,19 +261,9 @@ class JobActions(LiveAdmin):
         return self.may(request, ACTS["pause"].permission)
 
     def get_urls(self) -> list[Any]:
-        view = self.admin_site.admin_view(self.act_view)
-        return [
-            *(
-                path(
-                    f"<path:object_id>/{what}/",
-                    view,
-                    {"what": what},
-                    name=f"django_redislock_periodicjob_{what}",
-                )
-                for what in ACTS
-            ),
-            *super().get_urls(),
-        ]
+        route = "<path:object_id>/{}/"
+        acts = [self.page(what, route.format(what), self.act_view, what=what) for what in ACTS]
+        return [*acts, *super().get_urls()]
 
     @admin.action(description=_("Run selected jobs now"), permissions=["run"])
     def run_jobs(self, request: HttpRequest, queryset: Any) -> None:

@@ -17,7 +17,7 @@ from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import connections, router, transaction
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
-from django.urls import reverse
+from django.urls import path, reverse
 from django.utils.text import capfirst
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
@@ -137,6 +137,11 @@ class LiveAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # django-stubs onl
                 transaction.non_atomic_requests(using=alias)(url.callback)
         return urls
 
+    def page(self, name: str, route: str, view: Callable[..., Any], **given: Any) -> Any:
+        """Return a page of its own, for `get_urls`."""
+        name = f"{self.opts.app_label}_{self.opts.model_name}_{name}"
+        return path(route, self.admin_site.admin_view(view), given, name=name)
+
     def url(self, page: str, *ids: str) -> str:
         """Return the address of a page of this site."""
         name = f"{self.admin_site.name}:{self.opts.app_label}_{self.opts.model_name}_{page}"
@@ -183,16 +188,13 @@ class LiveAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # django-stubs onl
             changelist.full_result_count = summary["total"]
         return page
 
-    @or_away
-    def change_view(
-        self,
-        request: HttpRequest,
-        object_id: str,
-        form_url: str = "",
-        extra_context: dict[str, Any] | None = None,
+    change_view = or_away(admin.ModelAdmin.change_view)
+
+    def render_change_form(
+        self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
     ) -> HttpResponse:
-        context = {**_messages_kept(request), **(extra_context or {})}
-        return super().change_view(request, object_id, form_url, context)
+        context |= _messages_kept(request)
+        return super().render_change_form(request, context, *args, **kwargs)
 
     def delete_view(self, *_args: Any, **_kwargs: Any) -> HttpResponse:
         raise PermissionDenied
