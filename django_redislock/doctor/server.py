@@ -36,7 +36,6 @@ from ..transport.ports import SyncPort, find_out_slots
 from ..transport.server import Server, server_of
 from . import permissions, vendors
 from .caches import hosts_of
-from .permissions import escaped
 
 SLOTS_LOOKED_AT = 50
 """Slots by which a node of a cluster is told from a server with all slots behind one address."""
@@ -291,7 +290,7 @@ class _Looking:
         while True:
             found: list[bytes]
             cursor, found = self._client.scan(  # type: ignore[assignment]
-                cursor, match=f"{escaped(self._prefix)}:*", count=1000
+                cursor, match=f"{label.escaped(self._prefix)}:*", count=1000
             )
             looked_at += 1000
             keys = [_text(key) for key in found]

@@ -248,7 +248,7 @@ class Inspector:
             return []
         names: dict[str, None] = {}
         looked = 0
-        pattern = f"{_escaped(self._prefix)}:{{*}}"
+        pattern = f"{label.escaped(self._prefix)}:{{*}}"
         nodes = primaries(self._server.shared_pool())
         self.unasked = {}
         for pool in nodes:
@@ -471,8 +471,3 @@ def servers() -> list[str]:
 def _is_ours(lock: LockInfo) -> bool:
     broken = lock.state == State.BROKEN
     return lock.has_permits or lock.holder.owner is not None or broken
-
-
-def _escaped(text: str) -> str:
-    """Escape a text for the patterns of Redis."""
-    return "".join(f"\\{char}" if char in "*?[]\\" else char for char in text)
