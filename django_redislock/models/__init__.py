@@ -22,6 +22,7 @@ from .live import Live, LockId, Snapshot
 
 if TYPE_CHECKING:
     from ..inspection import Listing, LockInfo, Page
+    from ..inspection.listing import Part
     from ..periodic import JobInfo
 
 FREE = "free"
@@ -101,16 +102,20 @@ class LockStatus(Live):
         looked at. Raises `LockError`, usually `LockUnavailable`, if none of the servers can be
         asked. If only some can't, `away` has their errors.
         """
-        found = cls._listed(foreign=foreign, limit=most)
-        return found._replace(offset=None)
+        return cls.page(0, most, foreign=foreign)._replace(offset=None)
 
     @classmethod
-    def page(cls, offset: int, limit: int) -> Snapshot:
+    def page(cls, offset: int, limit: int | None, *, foreign: bool = False) -> Snapshot:
         """Read one page of the held locks, and count the others. Raises as `snapshot`.
 
         If the page has all locks, it is the same as a snapshot.
         """
-        return cls._listed(offset=offset, limit=limit)
+        listing = _listing()
+        page = listing.page(foreign=foreign, offset=offset, limit=limit)
+        rows = cls._rows(page, offset)
+        if offset == 0 and page.total <= len(rows):
+            return Snapshot(rows, listing.away, counts=page.counts)
+        return Snapshot(rows, listing.away, page.total, offset, page.counts)
 
     @classmethod
     def urgent(cls) -> Snapshot:
@@ -128,15 +133,6 @@ class LockStatus(Live):
         return rows
 
     @classmethod
-    def _listed(cls, *, foreign: bool = False, offset: int = 0, limit: int | None) -> Snapshot:
-        listing = _listing()
-        page = listing.page(foreign=foreign, offset=offset, limit=limit)
-        rows = cls._rows(page, offset)
-        if offset == 0 and page.total <= len(rows):
-            return Snapshot(rows, listing.away, counts=page.counts)
-        return Snapshot(rows, listing.away, page.total, offset, page.counts)
-
-    @classmethod
     def chosen(cls, ids: Iterable[str]) -> Snapshot:
         """Read the locks of these ids that are held. Raises as `snapshot`."""
         from ..inspection import Listing
@@ -146,7 +142,7 @@ class LockStatus(Live):
             with suppress(ValueError):  # no lock has that id
                 where = LockId.parse(id)
                 wanted[where._replace(name="")].append(where.name)
-        names = {where.inspector(): its for where, its in wanted.items()}
+        names: dict[Part, list[str]] = {one.inspector(): its for one, its in wanted.items()}
         listing = Listing([*names])
         found = listing.ask(lambda one: [*map(cls.of, one.held(names[one]))])
         return Snapshot([row for _, rows in found for row in rows], listing.away)
