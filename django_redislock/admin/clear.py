@@ -313,14 +313,14 @@ class ClearPages(LiveAdmin):
         self.message_user(request, message, level)
         return HttpResponseRedirect(self._with_filters(request, self.url(page, *ids)))
 
-    def _gone(self, request: HttpRequest, object_id: str) -> HttpResponse:
+    def _gone(self, request: HttpRequest, object_id: str, *page: str) -> HttpResponse:
         id = unquote(object_id)
         try:
             name = LockId.parse(id).name
         except ValueError:
             name = id
         message = _("Nobody holds “%(name)s” now.") % {"name": clean(name)}
-        return self._back(request, message, messages.INFO)
+        return self._back(request, message, messages.INFO, *page)
 
     def _get_obj_does_not_exist_redirect(
         self, request: HttpRequest, _opts: Any, object_id: str
@@ -349,11 +349,9 @@ class ClearPages(LiveAdmin):
         lock = self.get_object(request, id)
         if lock is None:
             return self._gone(request, object_id)
-        page = self.url("change", id)
         if lock.info is None:
-            message = _("Nobody holds “%(name)s” now.") % {"name": str(lock)}
-            return self._back(request, message, messages.INFO, "change", id)
-        return self._ask(request, [lock], page)
+            return self._gone(request, object_id, "change", id)
+        return self._ask(request, [lock], self.url("change", id))
 
     @or_away
     def clear_view(self, request: HttpRequest) -> HttpResponse:
