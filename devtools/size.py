@@ -43,7 +43,7 @@ PRODUCTS = (
     Product(
         "edges to Django",
         ("views", "commands", "fencing", "client", "cache", "models", "testing"),
-        2_350,
+        2_330,
     ),
     Product(
         "operations",
@@ -51,7 +51,7 @@ PRODUCTS = (
             *("inspection", "admin", "management", "doctor", "contrib", "apps"),
             *("models/live", "models/lock_id"),
         ),
-        7_420,
+        7_310,
     ),
     Product("periodic", ("periodic", "primitives/ledger"), 1_270),
     Product("tasks", ("tasks", "primitives/work"), 1_000),

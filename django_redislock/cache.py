@@ -42,13 +42,6 @@ class RedisCache(backend.RedisCache):
         if isinstance(self._for_locks, str):
             raise ImproperlyConfigured(f"The entry of this cache{self._for_locks}")
         pool: Any = self._for_locks.shared()
-        lock: Lock = Redis(connection_pool=pool).lock(
-            self.make_and_validate_key(key, version=version),
-            timeout=timeout,
-            sleep=sleep,
-            blocking=blocking,
-            blocking_timeout=blocking_timeout,
-            lock_class=Lock,
-            thread_local=thread_local,
-        )
-        return lock
+        client = Redis(connection_pool=pool)
+        name = self.make_and_validate_key(key, version=version)
+        return Lock(client, name, timeout, sleep, blocking, blocking_timeout, thread_local)

@@ -362,16 +362,8 @@ class Locking:
         """Return a lock on the key that django-redis' own client would lock."""
         if client is None:
             client = self.get_client(write=True)
-        lock: Lock = client.lock(
-            self.make_key(key, version=version),
-            timeout=timeout,
-            sleep=sleep,
-            blocking=blocking,
-            blocking_timeout=blocking_timeout,
-            lock_class=Lock,
-            thread_local=thread_local,
-        )
-        return lock
+        name = self.make_key(key, version=version)
+        return Lock(client, name, timeout, sleep, blocking, blocking_timeout, thread_local)
 
 
 class LockingClient(Locking, DefaultClient):  # type: ignore[misc]

@@ -36,14 +36,6 @@ LOST = 76
 
 INSIDE = 'write lock_options = {{"reentrant": True}} in the class of the inner command'
 
-_OPTIONS = {
-    "lock_wait": "wait",
-    "lock_ttl": "ttl",
-    "lock_at_least_for": "at_least_for",
-    "lock_on_conflict": "on_conflict",
-}
-"""Options of the command line, and their names in `CommandOptions`."""
-
 _ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 """Signals that end a process without an exception, unless a handler raises one."""
 
@@ -88,10 +80,6 @@ def ttl_argument(text: str) -> float:
     return _seconds(text, validate_ttl)
 
 
-def _at_least_for(text: str) -> float:
-    return _seconds(text, partial(validate_seconds, name="at_least_for"))
-
-
 def _seconds(text: str, validate: Callable[[float], float]) -> float:
     try:
         seconds = float(text)
@@ -101,6 +89,32 @@ def _seconds(text: str, validate: Callable[[float], float]) -> float:
         return validate(seconds)
     except ValueError as error:
         raise ArgumentTypeError(str(error)) from None
+
+
+_ARGUMENTS: dict[str, dict[str, Any]] = {
+    "wait": {
+        "type": wait_argument,
+        "metavar": "SECONDS",
+        "help": "How long to wait for the lock; 0: try once; or: forever.",
+    },
+    "ttl": {
+        "type": ttl_argument,
+        "metavar": "SECONDS",
+        "help": "How long the lock outlives a crash; it is renewed while the command runs.",
+    },
+    "at_least_for": {
+        "type": partial(_seconds, validate=partial(validate_seconds, name="at_least_for")),
+        "metavar": "SECONDS",
+        "help": "Hold the lock for at least this long, even if the command ends sooner.",
+    },
+    "on_conflict": {
+        "choices": ["raise", "skip"],
+        "help": f"If somebody else has the lock: fail, with exit code {BUSY}, or skip the run.",
+    },
+}
+"""Options of `CommandOptions` that the command line has as well: `--lock-wait` and the others."""
+
+_DESTS = {f"lock_{name}": name for name in _ARGUMENTS}
 
 
 class CommandOptions(Options[OnConflict_co], total=False):
@@ -146,48 +160,14 @@ class LockedCommand(BaseCommand):
             name_maker(self.lock_name, _taking({*_dests(parser), *self.stealth_options}))
         if not isinstance(parser, ArgumentParser):
             # That of django-typer has only the options of its functions; code may pass these.
-            self.stealth_options = (*self.stealth_options, *_OPTIONS, "no_lock")
+            self.stealth_options = (*self.stealth_options, *_DESTS, "no_lock")
             return parser
         group: Any = parser.add_argument_group("lock")
         # Options that are not given stay absent: None is a value, and means no limit.
-        self.add_base_argument(
-            group,
-            "--lock-wait",
-            type=wait_argument,
-            default=SUPPRESS,
-            metavar="SECONDS",
-            help="How long to wait for the lock; 0: try once; or: forever.",
-        )
-        self.add_base_argument(
-            group,
-            "--lock-ttl",
-            type=ttl_argument,
-            default=SUPPRESS,
-            metavar="SECONDS",
-            help="How long the lock outlives a crash; it is renewed while the command runs.",
-        )
-        self.add_base_argument(
-            group,
-            "--lock-at-least-for",
-            type=_at_least_for,
-            default=SUPPRESS,
-            metavar="SECONDS",
-            help="Hold the lock for at least this long, even if the command ends sooner.",
-        )
-        self.add_base_argument(
-            group,
-            "--lock-on-conflict",
-            choices=["raise", "skip"],
-            default=SUPPRESS,
-            help=f"If somebody else has the lock: fail, with exit code {BUSY}, or skip the run.",
-        )
-        self.add_base_argument(
-            group,
-            "--no-lock",
-            action="store_true",
-            default=SUPPRESS,
-            help="Run without the lock.",
-        )
+        add = partial(self.add_base_argument, group, default=SUPPRESS)
+        for name, given in _ARGUMENTS.items():
+            add(f"--lock-{name.replace('_', '-')}", **given)
+        add("--no-lock", action="store_true", help="Run without the lock.")
         return parser
 
     def _locked(self, handle: Callable[..., Any], args: Any, given: Any, options: Any) -> Any:
@@ -306,7 +286,7 @@ def _under_lock(handle: Callable[..., Any]) -> Callable[..., Any]:
         # another run, like that of another object.
         if taken_by and locked not in taken_by:
             return handle(self, *args, **options)
-        given = {name: options.pop(dest) for dest, name in _OPTIONS.items() if dest in options}
+        given = {name: options.pop(dest) for dest, name in _DESTS.items() if dest in options}
         before = _RUNNING.set((*running, (self, locked)))
         try:
             if options.pop("no_lock", False):

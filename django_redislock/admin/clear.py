@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from django import forms
@@ -26,7 +27,6 @@ from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
-from django.urls import path
 from django.utils.crypto import salted_hmac
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -176,13 +176,8 @@ def targets(seen: dict[str, list[str]], *, stale_only: bool = False) -> Iterator
         inspector = Inspector(using, cache_locks=cache_locks)
         found = {lock.name: lock for lock in inspector.held(list(digests))}
         for name, known in digests.items():
-            lock = found.get(name)
-            same = lock and _reduced(lock, known, stale_only=stale_only)
-            target = Target(name, inspector, same or lock)
-            if lock is None:
-                target.outcome = ClearOutcome.FREE
-            elif same is None:
-                target.outcome = ClearOutcome.CHANGED
+            target = Target(name, inspector, found.get(name))
+            target.keep(partial(_was_seen, known, stale_only))
             yield target
 
 
@@ -232,11 +227,8 @@ def _write_down(user: Any, targets: list[Target], reason: str) -> bool:
     return write_down(user, LockStatus, deeds)
 
 
-def _reduced(lock: LockInfo, known: list[str], *, stale_only: bool) -> LockInfo | None:
-    """The lock with the holders that were seen."""
-    return lock.only(
-        lambda one: _digest(one) in known and (one.state == State.STALE or not stale_only)
-    )
+def _was_seen(known: list[str], stale_only: bool, one: HolderInfo) -> bool:
+    return _digest(one) in known and (one.state == State.STALE or not stale_only)
 
 
 def _digest(one: HolderInfo) -> str:
@@ -250,16 +242,12 @@ class ClearPages(LiveAdmin):
     actions = ("clear_locks",)
 
     def get_urls(self) -> list[Any]:
-        views = {
-            "clear": ("clear/", self.clear_view),
-            "ask": ("<path:object_id>/clear/", self.ask_view),
-            "clearings": ("clearings/", self.clearings_view),
-        }
-        urls = [
-            path(url, self.admin_site.admin_view(view), name=f"django_redislock_lockstatus_{name}")
-            for name, (url, view) in views.items()
+        return [
+            self.page("clear", "clear/", self.clear_view),
+            self.page("ask", "<path:object_id>/clear/", self.ask_view),
+            self.page("clearings", "clearings/", self.clearings_view),
+            *super().get_urls(),
         ]
-        return [*urls, *super().get_urls()]
 
     @property
     def clearings_url(self) -> str:
@@ -325,14 +313,14 @@ class ClearPages(LiveAdmin):
         self.message_user(request, message, level)
         return HttpResponseRedirect(self._with_filters(request, self.url(page, *ids)))
 
-    def _gone(self, request: HttpRequest, object_id: str) -> HttpResponse:
+    def _gone(self, request: HttpRequest, object_id: str, *page: str) -> HttpResponse:
         id = unquote(object_id)
         try:
             name = LockId.parse(id).name
         except ValueError:
             name = id
         message = _("Nobody holds “%(name)s” now.") % {"name": clean(name)}
-        return self._back(request, message, messages.INFO)
+        return self._back(request, message, messages.INFO, *page)
 
     def _get_obj_does_not_exist_redirect(
         self, request: HttpRequest, _opts: Any, object_id: str
@@ -361,11 +349,9 @@ class ClearPages(LiveAdmin):
         lock = self.get_object(request, id)
         if lock is None:
             return self._gone(request, object_id)
-        page = self.url("change", id)
         if lock.info is None:
-            message = _("Nobody holds “%(name)s” now.") % {"name": str(lock)}
-            return self._back(request, message, messages.INFO, "change", id)
-        return self._ask(request, [lock], page)
+            return self._gone(request, object_id, "change", id)
+        return self._ask(request, [lock], self.url("change", id))
 
     @or_away
     def clear_view(self, request: HttpRequest) -> HttpResponse:

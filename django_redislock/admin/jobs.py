@@ -14,9 +14,8 @@ from django.contrib.admin.helpers import ActionForm
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import path
-from django.utils.html import format_html, format_html_join
-from django.utils.safestring import mark_safe
+from django.template.loader import render_to_string
+from django.utils.html import format_html
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
@@ -33,7 +32,7 @@ from ..primitives.ledger import RunInfo, RunOutcome
 from . import cells
 from .pages import UNWRITTEN, Count, Deed, FieldFilter, LiveAdmin, log_entries, or_away, write_down
 
-# The last runs as a strip of bars: an SVG without styles of its own.
+# The last runs as a strip of bars, for `strip.html`: an SVG without styles of its own.
 #
 # The height of a bar is how long the run took. Each outcome has its own shape, so the strip can be
 # read without colours, and each bar has a `<title>` with the facts.
@@ -42,40 +41,26 @@ RUNS_SHOWN = 20
 """The most runs of a strip."""
 
 _STEP = 7
-_WIDTH = 5
 _BASE = 25
 _HIGHEST = 16
 _LOWEST = 2
 
-
-def _bar(x: int, height: int) -> str:
-    return f"M{x} {_BASE}v-{height}h{_WIDTH}v{height}z"
-
-
-def _cross(x: int, height: int) -> str:
-    top = _BASE - height - 7
-    return f"M{x} {top}l{_WIDTH} {_WIDTH}m0 -{_WIDTH}l-{_WIDTH} {_WIDTH}"
-
-
-def _arrow(x: int, height: int) -> str:
-    return f"M{x} {_BASE - height - 7}l{_WIDTH} 2.5l-{_WIDTH} 2.5z"
-
-
-def _dash(x: int, _height: int) -> str:
-    return f"M{x} {_BASE}h{_WIDTH}"
-
-
-_Shape = Callable[[int, int], str]
-_SHAPES: dict[RunOutcome, tuple[_Shape, ...]] = {
-    RunOutcome.DONE: (_bar,),
-    RunOutcome.FAILED: (_bar, _cross),
-    RunOutcome.LOST: (_bar, _cross),
-    RunOutcome.RUNNING: (_bar, _arrow),
-    RunOutcome.SKIPPED: (_dash,),
-    RunOutcome.UNREADABLE: (_dash, _cross),
+_CROSS = "l5 5m0 -5l-5 5"
+_ABOVE = {
+    RunOutcome.FAILED: _CROSS,
+    RunOutcome.LOST: _CROSS,
+    RunOutcome.RUNNING: "l5 2.5l-5 2.5z",
+    RunOutcome.UNREADABLE: _CROSS,
 }
-"""The paths of a run. The style sheet fills the bar of a run that has come to its end, and leaves
-the others hollow."""
+"""What stands above the bar of a run. The style sheet fills the bar of a run that has come to its
+end, and leaves the others hollow."""
+
+
+class Bar(NamedTuple):
+    outcome: RunOutcome
+    text: str
+    x: int
+    paths: list[str]
 
 
 def strip(runs: Sequence[RunInfo], now: datetime) -> str:
@@ -84,37 +69,17 @@ def strip(runs: Sequence[RunInfo], now: datetime) -> str:
     if not shown:
         return cells.NOTHING
     took = [_took(run, now) for run in shown]
-    longest = max(took)
-    first = (RUNS_SHOWN - len(shown)) * _STEP + 1
+    longest = max(took) or 1.0
     bars = []
-    for number, (run, seconds) in enumerate(zip(shown, took, strict=True)):
-        share = seconds / longest if longest else 0.0
-        height = _LOWEST + round(share * (_HIGHEST - _LOWEST))
-        x = first + number * _STEP
-        bars.append((run.outcome, _said(run), _paths(run.outcome, x, height)))
-    return format_html(
-        '<svg class="redislock-strip" role="img" aria-label="{}" viewBox="0 0 {} {}"'
-        ' width="{}" height="{}">{}</svg>',
-        _summary(shown),
-        RUNS_SHOWN * _STEP,
-        _BASE + 2,
-        RUNS_SHOWN * _STEP,
-        _BASE + 2,
-        format_html_join("", '<g class="redislock-run-{}"><title>{}</title>{}</g>', bars),
-    )
-
-
-def _paths(outcome: RunOutcome, x: int, height: int) -> str:
-    # The empty rectangle makes the whole column show the title.
-    hover = format_html(
-        '<rect x="{}" y="0" width="{}" height="{}" fill="none" stroke="none"'
-        ' pointer-events="all"></rect>',
-        x - 1,
-        _STEP,
-        _BASE + 2,
-    )
-    paths = ((shape(x, height),) for shape in _SHAPES[outcome])
-    return hover + format_html_join(mark_safe(""), '<path d="{}"></path>', paths)
+    for place, (run, seconds) in enumerate(zip(shown, took, strict=True), RUNS_SHOWN - len(shown)):
+        height = _LOWEST + round(seconds / longest * (_HIGHEST - _LOWEST))
+        ran = run.outcome not in (RunOutcome.SKIPPED, RunOutcome.UNREADABLE)
+        paths = [f"M0 {_BASE}v-{height}h5v{height}z" if ran else f"M0 {_BASE}h5"]
+        if run.outcome in _ABOVE:
+            paths.append(f"M0 {_BASE - height - 7}{_ABOVE[run.outcome]}")
+        bars.append(Bar(run.outcome, _said(run), place * _STEP + 1, paths))
+    context = {"summary": _summary(shown), "bars": bars, "width": RUNS_SHOWN * _STEP}
+    return render_to_string("admin/django_redislock/strip.html", context)
 
 
 def _took(run: RunInfo, now: datetime) -> float:
@@ -296,19 +261,9 @@ class JobActions(LiveAdmin):
         return self.may(request, ACTS["pause"].permission)
 
     def get_urls(self) -> list[Any]:
-        view = self.admin_site.admin_view(self.act_view)
-        return [
-            *(
-                path(
-                    f"<path:object_id>/{what}/",
-                    view,
-                    {"what": what},
-                    name=f"django_redislock_periodicjob_{what}",
-                )
-                for what in ACTS
-            ),
-            *super().get_urls(),
-        ]
+        route = "<path:object_id>/{}/"
+        acts = [self.page(what, route.format(what), self.act_view, what=what) for what in ACTS]
+        return [*acts, *super().get_urls()]
 
     @admin.action(description=_("Run selected jobs now"), permissions=["run"])
     def run_jobs(self, request: HttpRequest, queryset: Any) -> None:
@@ -340,29 +295,22 @@ class JobActions(LiveAdmin):
             return
         order = Order(Ledger(), label.clean(who).replace("|", "/"), reason)
         written = str(act.written) % {"reason": reason.rstrip(".")}
-        perhaps = gettext("Perhaps: %(what)s") % {"what": written}
-        entries: dict[str, str] = {}
         done: list[str] = []
         nothing: list[str] = []
-        failed: LockError | None = None
+        unknown: list[str] = []  # one at most: the last that was tried
         try:
             for name in names:
-                entries[name] = perhaps
-                if act.do(order, name):
-                    entries[name] = written
-                    done.append(name)
-                else:
-                    del entries[name]
-                    nothing.append(name)
+                unknown.append(name)
+                (done if act.do(order, name) else nothing).append(unknown.pop())
         except LockError as error:
-            failed = error
-        finally:
-            deeds = [Deed(name, name, text) for name, text in entries.items()]
-            kept = not deeds or write_down(request.user, self.model, deeds)
-        if failed is not None:
             text = gettext("It is not known whether this was done to “%(name)s”: %(error)s")
-            words = {"name": clean(deeds[-1].name), "error": clean(str(failed))}
+            words = {"name": clean(unknown[0]), "error": clean(str(error))}
             self.message_user(request, text % words, messages.ERROR)
+        finally:
+            perhaps = gettext("Perhaps: %(what)s") % {"what": written}
+            deeds = [Deed(name, name, written) for name in done]
+            deeds += [Deed(name, name, perhaps) for name in unknown]
+            kept = not deeds or write_down(request.user, self.model, deeds)
         for text, level, its in (
             (act.done, messages.SUCCESS, done),
             (act.nothing, messages.WARNING, nothing),
@@ -462,11 +410,7 @@ class PeriodicJobAdmin(JobActions):
         self.message_user(request, message, messages.WARNING)
         return HttpResponseRedirect(self.url("changelist"))
 
-    @or_away
-    def history_view(
-        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
-    ) -> HttpResponse:
-        return super().history_view(request, object_id, extra_context)
+    history_view = or_away(admin.ModelAdmin.history_view)
 
 
 def _alarm(found: Iterable[JobInfo]) -> str:

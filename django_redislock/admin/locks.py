@@ -192,12 +192,6 @@ class ForeignFilter(admin.SimpleListFilter):
             }
 
 
-def _columns() -> list[Any]:
-    using = ["using"] if len(servers()) > 1 else []
-    name, *others = COLUMNS
-    return [name, *using, *others]
-
-
 class LockAdmin(ClearPages):
     list_filter = (
         StateFilter,
@@ -252,7 +246,8 @@ class LockAdmin(ClearPages):
     # The list.
 
     def get_list_display(self, request: HttpRequest) -> list[Any]:
-        return _columns()
+        using = ["using"] if len(servers()) > 1 else []
+        return [*COLUMNS[:1], *using, *COLUMNS[1:]]
 
     def summary(self, snapshot: Snapshot) -> dict[str, Any]:
         counts: Counts | None = snapshot.counts

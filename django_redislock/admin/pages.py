@@ -17,7 +17,7 @@ from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import connections, router, transaction
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
-from django.urls import reverse
+from django.urls import path, reverse
 from django.utils.text import capfirst
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
@@ -108,6 +108,7 @@ def or_away(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
 class LiveAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # django-stubs only
     """An admin whose rows are a snapshot, one for each request. They are read only."""
 
+    model: Any
     list_per_page = 100
     list_max_show_all = 1000
     show_facets = admin.ShowFacets.ALWAYS
@@ -123,8 +124,8 @@ class LiveAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # django-stubs onl
 
     def may(self, request: Any, permission: str) -> bool:
         """Whether somebody has this permission of the model, and may see it at all."""
-        has: bool = request.user.has_perm(f"{self.opts.app_label}.{permission}")
-        return has and self.has_view_permission(request)
+        has = request.user.has_perm(f"{self.opts.app_label}.{permission}")
+        return bool(has and self.has_view_permission(request))
 
     @property
     def urls(self) -> list[Any]:
@@ -135,6 +136,11 @@ class LiveAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # django-stubs onl
             for alias in connections:
                 transaction.non_atomic_requests(using=alias)(url.callback)
         return urls
+
+    def page(self, name: str, route: str, view: Callable[..., Any], **given: Any) -> Any:
+        """Return a page of its own, for `get_urls`."""
+        name = f"{self.opts.app_label}_{self.opts.model_name}_{name}"
+        return path(route, self.admin_site.admin_view(view), given, name=name)
 
     def url(self, page: str, *ids: str) -> str:
         """Return the address of a page of this site."""
@@ -150,13 +156,10 @@ class LiveAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # django-stubs onl
 
     def take_snapshot(self, request: HttpRequest) -> Snapshot:
         """Read Redis."""
-        model: Any = self.model
-        snapshot: Snapshot = model.snapshot()
-        return snapshot
+        return self.model.snapshot()  # type: ignore[no-any-return]
 
     def get_queryset(self, request: HttpRequest) -> Any:
-        model: Any = self.model
-        return model.live.of(self.snapshot(request))
+        return self.model.live.of(self.snapshot(request))
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         return flatten_fieldsets(self.get_fieldsets(request, obj))
@@ -185,16 +188,13 @@ class LiveAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # django-stubs onl
             changelist.full_result_count = summary["total"]
         return page
 
-    @or_away
-    def change_view(
-        self,
-        request: HttpRequest,
-        object_id: str,
-        form_url: str = "",
-        extra_context: dict[str, Any] | None = None,
+    change_view = or_away(admin.ModelAdmin.change_view)
+
+    def render_change_form(
+        self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
     ) -> HttpResponse:
-        context = {**_messages_kept(request), **(extra_context or {})}
-        return super().change_view(request, object_id, form_url, context)
+        context |= _messages_kept(request)
+        return super().render_change_form(request, context, *args, **kwargs)
 
     def delete_view(self, *_args: Any, **_kwargs: Any) -> HttpResponse:
         raise PermissionDenied

@@ -135,3 +135,8 @@ def of_caller(level: int = 1, inside: int = 2) -> str:
     if caller is None:
         return "an event loop"  # the coroutine was made a task of its own
     return of_code(caller.f_code, caller.f_lineno)
+
+
+def escaped(text: str) -> str:
+    """Escape a text for the patterns of Redis."""
+    return "".join(f"\\{char}" if char in "*?[]\\" else char for char in text)

@@ -69,7 +69,7 @@ def _shared_with_the_cache(alias: str) -> Iterator[Finding]:
     used = _databases(settings.CACHES[alias])
     for_locks = {alias, *aliases()} - {"default"}  # the name `cache` stands for "default"
     others = [
-        repr(other)
+        other
         for other, entry in settings.CACHES.items()
         if other == alias == "default" or (other not in for_locks and used & _databases(entry))
     ]

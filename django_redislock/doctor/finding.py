@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -43,10 +43,10 @@ class Finding:
         return _LEVELS[self.id.removeprefix("redislock.")[0]]
 
 
-def listed(things: list[str]) -> str:
-    """Return the first three of what may be thousands."""
-    more = len(things) - 3
-    return ", ".join(things[:3]) + (f" and {more} more" if more > 0 else "")
+def listed(names: Sequence[str]) -> str:
+    """Return the first three of what may be thousands, in quotes."""
+    more = len(names) - 3
+    return ", ".join(map(repr, names[:3])) + (f" and {more} more" if more > 0 else "")
 
 
 # Hints that are Python: lines to paste at the end of the settings.

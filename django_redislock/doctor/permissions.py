@@ -19,6 +19,7 @@ from redis.exceptions import (
     TryAgainError,
 )
 
+from ..base import label
 from ..primitives import scripts
 from ..primitives.keys import Keys
 from ..transport.inbox import INVALIDATED
@@ -168,13 +169,8 @@ def acl_rules(prefix: str, unneeded: frozenset[str], *, channels: bool) -> str:
     return f"{patterns} {scripts.permissions(unneeded)}"
 
 
-def escaped(text: str) -> str:
-    """Escape a text for a pattern of Redis."""
-    return "".join(f"\\{char}" if char in "*?[]\\" else char for char in text)
-
-
 def _pattern(kind: str, prefix: str) -> str:
-    return f"{kind}{escaped(prefix)}:*"
+    return f"{kind}{label.escaped(prefix)}:*"
 
 
 def _try_in_script(client: redis.Redis, script: str, key: str) -> str:

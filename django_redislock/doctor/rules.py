@@ -234,18 +234,16 @@ def _keys(server: ServerFacts) -> Iterator[Finding]:
     if server.keys.gone:
         yield Finding(
             "redislock.W107",
-            f"Locks are missing that should still be held: "
-            f"{listed([repr(name) for name in server.keys.gone])}. They were evicted (see "
-            f"redislock.W101), or their keys were deleted; `manage.py redislock clear` would have "
-            f"told their holders.",
+            f"Locks are missing that should still be held: {listed(server.keys.gone)}. They were "
+            f"evicted (see redislock.W101), or their keys were deleted; `manage.py redislock "
+            f"clear` would have told their holders.",
             "The index drops such a name a minute after its lease would have ended.",
         )
     if server.keys.unlisted:
         yield Finding(
             "redislock.W108",
             f"The index does not list these locks, which are held: "
-            f"{listed([repr(name) for name in server.keys.unlisted])}. It was deleted, or "
-            f"old data was restored.",
+            f"{listed(server.keys.unlisted)}. It was deleted, or old data was restored.",
             "Wait for a third of their ttl: renewal adds them again.",
         )
     if server.keys.endless:
@@ -258,8 +256,8 @@ def _keys(server: ServerFacts) -> Iterator[Finding]:
         yield Finding(
             "redislock.W109",
             f"Keys with the prefix {server.prefix!r} have no TTL and never expire: "
-            f"{listed([repr(key) for key in server.keys.endless])}. The next renewal gives a lock "
-            f"its TTL back; those that remain after a minute can be deleted.",
+            f"{listed(server.keys.endless)}. The next renewal gives a lock its TTL back; those "
+            f"that remain after a minute can be deleted.",
             words,
         )
     if server.unreadable_clocks:

@@ -36,7 +36,6 @@ from ..transport.ports import SyncPort, find_out_slots
 from ..transport.server import Server, server_of
 from . import permissions, vendors
 from .caches import hosts_of
-from .permissions import escaped
 
 SLOTS_LOOKED_AT = 50
 """Slots by which a node of a cluster is told from a server with all slots behind one address."""
@@ -268,7 +267,7 @@ def look_at(client: redis.Redis, prefix: str, *, listed: bool = True) -> KeyFact
     return _Looking(client, prefix, listed).facts()
 
 
-_Command = tuple[str, str, str]
+_Commands = Sequence[tuple[str, ...]]
 
 
 class _Looking:
@@ -291,7 +290,7 @@ class _Looking:
         while True:
             found: list[bytes]
             cursor, found = self._client.scan(  # type: ignore[assignment]
-                cursor, match=f"{escaped(self._prefix)}:*", count=1000
+                cursor, match=f"{label.escaped(self._prefix)}:*", count=1000
             )
             looked_at += 1000
             keys = [_text(key) for key in found]
@@ -338,8 +337,8 @@ class _Looking:
             for name, ends, pttl in self._listed_until(names, "PTTL")
             if ends is None and pttl > 0
         ]
-        values = [("GET", self._lock(name), "") for name in found]
-        holders = [("HVALS", Keys.of(self._prefix, name).holders, "") for name in found]
+        values = [("GET", self._lock(name)) for name in found]
+        holders = [("HVALS", Keys.of(self._prefix, name).holders) for name in found]
         for name, value, records in self._both(found, values, holders):
             # If several hold the lock, its key is no string, so GET answers an error.
             several = isinstance(value, ResponseError) and isinstance(records, list)
@@ -349,29 +348,27 @@ class _Looking:
     def _listed_until(self, names: list[str], word: str) -> Iterator[tuple[str, Any, Any]]:
         """Return the end of each lock in the index, and what a command says of its key."""
         ends = [("ZSCORE", self._index, self._lock(name)) for name in names]
-        return self._both(names, ends, [(word, self._lock(name), "") for name in names])
+        return self._both(names, ends, [(word, self._lock(name)) for name in names])
 
     def _both(
-        self, names: list[str], first: list[_Command], second: list[_Command]
+        self, names: list[str], first: _Commands, second: _Commands
     ) -> Iterator[tuple[str, Any, Any]]:
         """Return the answers to two commands for each name, which are asked together."""
-        answers = self._ask(first + second)
+        answers = self._ask([*first, *second])
         return zip(names, answers[: len(names)], answers[len(names) :], strict=True)
 
     def _endless(self, keys: list[str]) -> Iterator[str]:
-        answers = self._ask([("PTTL", key, "") for key in keys])
+        answers = self._ask([("PTTL", key) for key in keys])
         yield from (key for key, pttl in zip(keys, answers, strict=True) if pttl == -1)
 
-    def _ask(self, commands: Sequence[_Command]) -> list[Any]:
+    def _ask(self, commands: _Commands) -> list[Any]:
         """Return the answers of commands. For a key of another type, that is the error."""
         answers: list[Any] = []
         for start in range(0, len(commands), AT_ONCE):
             pipeline = self._client.pipeline(transaction=False)
-            for word, key, member in commands[start : start + AT_ONCE]:
-                words = [key, member] if member else [key]
-                pipeline.execute_command(
-                    word, *(part.encode(errors="surrogateescape") for part in words)
-                )
+            for word, *rest in commands[start : start + AT_ONCE]:
+                its = (one.encode(errors="surrogateescape") for one in rest)
+                pipeline.execute_command(word, *its)
             answers += pipeline.execute(raise_on_error=False)
         for answer in answers:
             if isinstance(answer, ResponseError) and "WRONGTYPE" not in str(answer):

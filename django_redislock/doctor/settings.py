@@ -321,7 +321,7 @@ def usage_findings() -> Iterator[Finding]:
         yield Finding(
             id="redislock.I103",
             message=f"No template in the code that is imported makes names for these entries of "
-            f"REDISLOCK['LOCKS']: {listed([repr(entry) for entry in unused])}. Literal names, "
+            f"REDISLOCK['LOCKS']: {listed(unused)}. Literal names, "
             f"and names made by an f-string, can't be seen.",
             hint=_meant(unused, made)
             or "manage.py redislock config NAME  # which entry a lock follows",
@@ -333,7 +333,7 @@ def usage_findings() -> Iterator[Finding]:
         yield Finding(
             id="redislock.I104",
             message=f"REDISLOCK['LOCKS'] has no entry for names that the code makes: "
-            f"{listed([repr(pattern) for pattern in sorted(undeclared)])}. They follow the "
+            f"{listed(sorted(undeclared))}. They follow the "
             f"defaults.",
             hint=f"{redislock('LOCKS', sorted(undeclared)[0])} = {written({'TTL': 60})}"
             "  # for example",

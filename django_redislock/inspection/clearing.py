@@ -10,7 +10,7 @@ from ..base.exceptions import LockError, LockUnavailable
 from ..base.servers import Servers
 from ..primitives import permits
 from ..settings import conf
-from . import Inspector, LockInfo, RedlockInspector
+from . import HolderInfo, Inspector, LockInfo, RedlockInspector
 
 
 class ClearOutcome(StrEnum):
@@ -40,6 +40,15 @@ class Target:
     error: str = ""
     """The error; for a cleared Redlock, the servers where it may still be held."""
 
+    def keep(self, wanted: Callable[[HolderInfo], bool]) -> None:
+        """Leave out the holders that are not wanted. If none is left, the lock is free, or it has
+        changed hands."""
+        kept = self.lock and self.lock.only(wanted)
+        if kept is None:
+            self.outcome = ClearOutcome.FREE if self.lock is None else ClearOutcome.CHANGED
+        else:
+            self.lock = kept
+
     def clear(self, by: str, reason: str) -> bool:
         """Clear the lock and set `outcome`. Returns False if Redis did not answer."""
         assert self.lock is not None
@@ -68,12 +77,10 @@ class Target:
             left, why = [], ""
         return f"{', '.join(map(repr, left))} {why}" if left else ""
 
-    def clear_all(
-        self, by: str, reason: str, meant: Callable[[LockInfo], LockInfo | None]
-    ) -> bool:
+    def clear_all(self, by: str, reason: str, wanted: Callable[[HolderInfo], bool]) -> bool:
         """Clear the lock, and again while it has more holders than one answer can show.
 
-        `meant` reduces a lock to the holders to clear; it should leave out later holders.
+        `wanted` says which holders to clear; it should leave out later holders.
         """
         cleared, answered = False, True
         assert self.lock is not None
@@ -91,7 +98,7 @@ class Target:
             except LockUnavailable as error:
                 self.outcome, self.error, answered = ClearOutcome.UNKNOWN, str(error), False
                 break
-            self.lock = again and meant(again)
+            self.lock = again and again.only(wanted)
             if self.lock is None:
                 break
             seen = replace(seen, holders=seen.holders + self.lock.holders)

@@ -78,8 +78,7 @@ class Inspector:
 
     def get(self, name: str) -> LockInfo | None:
         """Return the lock of that name; None: nobody holds it."""
-        found = self._read([self._keys(name)])
-        return found[0] if found else None
+        return next(self._read([self._keys(name)]), None)
 
     def waiters(self, lock: str | LockInfo, limit: int = 100) -> list[WaiterInfo]:
         """Return the first waiters of a lock, in order."""
@@ -175,7 +174,7 @@ class Inspector:
             keys += [key for _rank, key in some]
             looked += ENTRIES_AT_ONCE
         wanted = [its for key in keys if key and (its := self._keys_at(key)) is not None]
-        return Urgent(list(self._read_in_parts(wanted)), ranks, listed)
+        return Urgent(list(self._read(wanted)), ranks, listed)
 
     def _others(self, urgent: Urgent, offset: int = 0, limit: int | None = None) -> list[LockInfo]:
         """Return some of the locks that are not in `urgent`, in the order in which their leases
@@ -249,7 +248,7 @@ class Inspector:
             return []
         names: dict[str, None] = {}
         looked = 0
-        pattern = f"{_escaped(self._prefix)}:{{*}}"
+        pattern = f"{label.escaped(self._prefix)}:{{*}}"
         nodes = primaries(self._server.shared_pool())
         self.unasked = {}
         for pool in nodes:
@@ -381,17 +380,13 @@ class Inspector:
     # Locks by their names.
 
     def _held(self, names: Sequence[str], *, lenient: bool = False) -> Iterator[LockInfo]:
-        return self._read_in_parts([self._keys_of(name) for name in names], lenient=lenient)
+        return self._read([self._keys_of(name) for name in names], lenient=lenient)
 
-    def _read_in_parts(
-        self, locks: Sequence[Keys], *, lenient: bool = False
-    ) -> Iterator[LockInfo]:
+    def _read(self, locks: Sequence[Keys], *, lenient: bool = False) -> Iterator[LockInfo]:
+        """Yield the locks of these keys that are held. They are read in batches."""
         for start in range(0, len(locks), LOCKS_AT_ONCE):
-            yield from self._read(locks[start : start + LOCKS_AT_ONCE], lenient=lenient)
-
-    def _read(self, locks: Sequence[Keys], *, lenient: bool = False) -> list[LockInfo]:
-        """Return the locks of these keys that are held."""
-        return self._infos(self._raw(locks, lenient=lenient))
+            batch = locks[start : start + LOCKS_AT_ONCE]
+            yield from self._infos(self._raw(batch, lenient=lenient))
 
     def _infos(self, found: list[Raw]) -> list[LockInfo]:
         if self._cache_locks:
@@ -476,8 +471,3 @@ def servers() -> list[str]:
 def _is_ours(lock: LockInfo) -> bool:
     broken = lock.state == State.BROKEN
     return lock.has_permits or lock.holder.owner is not None or broken
-
-
-def _escaped(text: str) -> str:
-    """Escape a text for the patterns of Redis."""
-    return "".join(f"\\{char}" if char in "*?[]\\" else char for char in text)

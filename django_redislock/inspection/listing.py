@@ -74,6 +74,7 @@ class Part(Protocol):
     def _urgent(self) -> Urgent: ...
     def _others(self, urgent: Urgent, offset: int, limit: int | None) -> list[LockInfo]: ...
     def all(self, pattern: str) -> Iterator[LockInfo]: ...
+    def held(self, names: Sequence[str]) -> Iterator[LockInfo]: ...
     def discover(self) -> list[LockInfo]: ...
 
 
@@ -117,16 +118,15 @@ class Listing:
             raise ValueError(f"order must be one of {', '.join(ORDERS)}, not {order!r}")
         states = frozenset(states)
         self.away = {}
-        others = self._ask(lambda one: one.discover() if foreign else [])
+        others = self.ask(lambda one: one.discover() if foreign else [])
         found = [lock for _, some in others for lock in some if fnmatchcase(lock.name, pattern)]
         if pattern == "*" and not host and order == "urgency" and not states:
             return self._urgent_page(found, offset, limit)
         if pattern == "*" and states and State.HELD not in states:
-            found += chain.from_iterable(urgent.locks for _, urgent in self._ask(_urgent))
+            answers = self.ask(lambda one: one._urgent().locks)
         else:
-            found += chain.from_iterable(
-                some for _, some in self._ask(lambda one: list(one.all(pattern)))
-            )
+            answers = self.ask(lambda one: [*one.all(pattern)])
+        found += chain.from_iterable(some for _, some in answers)
         found = [
             lock for lock in found if (not states or lock.state in states) and lock.held_by(host)
         ]
@@ -147,7 +147,7 @@ class Listing:
     ) -> tuple[list[LockInfo], Counts, list[tuple[Part, Urgent]]]:
         """Return the locks that come first, with those in `found`; the counts of all; and what is
         known of the others."""
-        parts = self._ask(_urgent)
+        parts = self.ask(lambda one: one._urgent())
         first = found + [lock for _, urgent in parts for lock in urgent.locks]
         first.sort(key=_urgency)
         return first, _counted(first, others=sum(urgent.others for _, urgent in parts)), parts
@@ -167,7 +167,7 @@ class Listing:
             skip = max(0, skip - urgent.others)
         return Page(items=items, total=counts.total, counts=counts)
 
-    def _ask(self, question: Callable[[Part], T]) -> list[tuple[Part, T]]:
+    def ask(self, question: Callable[[Part], T]) -> list[tuple[Part, T]]:
         """Return the answers of the inspectors that can be asked."""
         answers = []
         for one in self._inspectors:
@@ -177,13 +177,9 @@ class Listing:
                 answers.append((one, question(one)))
             except LockError as error:
                 self.away[one.using] = error
-        if self.away.keys() == {one.using for one in self._inspectors}:
+        if self.away and self.away.keys() == {one.using for one in self._inspectors}:
             raise next(iter(self.away.values()))
         return answers
-
-
-def _urgent(part: Part) -> Urgent:
-    return part._urgent()
 
 
 def _counted(locks: Sequence[LockInfo], others: int = 0) -> Counts:

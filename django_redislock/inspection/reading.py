@@ -251,24 +251,18 @@ def same_time(value: bytes, until: bytes) -> bool:
 
 def waiter(position: int, arrived_us: bytes, says: bytes | None, now_us: int) -> WaiterInfo:
     """Read a waiter's entry, as lua/queue.lua describes it."""
-    waited = _since(arrived_us, now_us)
+    kind, owner, seen_us = Kind.FOREIGN, "", arrived_us
+    label: str = UNREADABLE
     written = _WAITER.fullmatch(says or b"")
-    if written is None or (written[4] or b"") not in _WANTED:
-        return WaiterInfo(
-            position=position,
-            kind=Kind.FOREIGN,
-            owner="",
-            label=UNREADABLE,
-            waited=waited,
-            silent=waited,
-        )
-    seen_us, owner, label, wants = written.groups()
+    if written is not None and (written[4] or b"") in _WANTED:
+        seen_us, kind = written[1], _WANTED[written[4] or b""]
+        owner, label = read(written[2]), read(written[3])
     return WaiterInfo(
         position=position,
-        kind=_WANTED[wants or b""],
-        owner=read(owner),
-        label=read(label),
-        waited=waited,
+        kind=kind,
+        owner=owner,
+        label=label,
+        waited=_since(arrived_us, now_us),
         silent=_since(seen_us, now_us),
     )
 

@@ -36,6 +36,8 @@ class Printer:
     """Writes lines; knows whether a terminal shows them."""
 
     def __init__(self, command: BaseCommand, options: Mapping[str, Any]) -> None:
+        self.command = command
+        self._json = bool(options.get("json"))
         self._out: OutputWrapper = command.stdout
         self.terminal = bool(self._out.isatty())
         # Django looks at sys.stdout, but the output may go elsewhere.
@@ -69,11 +71,24 @@ class Printer:
         return table(columns, rows, paint=self.paint, fit=fit)
 
     def line(self, text: str = "") -> None:
-        self._out.write(self._encodable(text))
+        """Write a line for people: none with `--json`."""
+        if not self._json:
+            self._out.write(self._encodable(text))
 
     def lines(self, lines: Iterable[str]) -> None:
         for line in lines:
             self.line(line)
+
+    def write(self, document: object, lines: Iterable[str] = ()) -> None:
+        """Write the answer to a command: for programs with `--json`, else for people."""
+        if self._json:
+            self.json(document)
+        else:
+            self.lines(lines)
+
+    def complain(self, text: str) -> None:
+        """Write an error on stderr."""
+        self.command.stderr.write(self.command.style.ERROR(clean(text)))
 
     def json(self, document: object) -> None:
         """Write a document on one line; json.dumps escapes control characters in foreign texts."""

@@ -8,7 +8,7 @@ this module, and most of them never ask.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
@@ -18,11 +18,11 @@ from django.db import models
 from django.utils.timezone import make_naive
 from django.utils.translation import gettext_lazy as _
 
-from ..base.exceptions import LockError
 from .live import Live, LockId, Snapshot
 
 if TYPE_CHECKING:
     from ..inspection import Listing, LockInfo, Page
+    from ..inspection.listing import Part
     from ..periodic import JobInfo
 
 FREE = "free"
@@ -102,16 +102,20 @@ class LockStatus(Live):
         looked at. Raises `LockError`, usually `LockUnavailable`, if none of the servers can be
         asked. If only some can't, `away` has their errors.
         """
-        found = cls._listed(foreign=foreign, limit=most)
-        return found._replace(offset=None)
+        return cls.page(0, most, foreign=foreign)._replace(offset=None)
 
     @classmethod
-    def page(cls, offset: int, limit: int) -> Snapshot:
+    def page(cls, offset: int, limit: int | None, *, foreign: bool = False) -> Snapshot:
         """Read one page of the held locks, and count the others. Raises as `snapshot`.
 
         If the page has all locks, it is the same as a snapshot.
         """
-        return cls._listed(offset=offset, limit=limit)
+        listing = _listing()
+        page = listing.page(foreign=foreign, offset=offset, limit=limit)
+        rows = cls._rows(page, offset)
+        if offset == 0 and page.total <= len(rows):
+            return Snapshot(rows, listing.away, counts=page.counts)
+        return Snapshot(rows, listing.away, page.total, offset, page.counts)
 
     @classmethod
     def urgent(cls) -> Snapshot:
@@ -129,31 +133,19 @@ class LockStatus(Live):
         return rows
 
     @classmethod
-    def _listed(cls, *, foreign: bool = False, offset: int = 0, limit: int | None) -> Snapshot:
-        listing = _listing()
-        page = listing.page(foreign=foreign, offset=offset, limit=limit)
-        rows = cls._rows(page, offset)
-        if offset == 0 and page.total <= len(rows):
-            return Snapshot(rows, listing.away, counts=page.counts)
-        return Snapshot(rows, listing.away, page.total, offset, page.counts)
-
-    @classmethod
     def chosen(cls, ids: Iterable[str]) -> Snapshot:
         """Read the locks of these ids that are held. Raises as `snapshot`."""
+        from ..inspection import Listing
+
         wanted: defaultdict[LockId, list[str]] = defaultdict(list)
         for id in ids:
             with suppress(ValueError):  # no lock has that id
                 where = LockId.parse(id)
                 wanted[where._replace(name="")].append(where.name)
-        found: list[LockInfo] = []
-
-        def read(alias: str) -> None:
-            for where, names in wanted.items():
-                if where.using == alias:
-                    found.extend(where.inspector().held(names))
-
-        away = _ask_all(read, {where.using for where in wanted})
-        return Snapshot([cls.of(info) for info in found], away)
+        names: dict[Part, list[str]] = {one.inspector(): its for one, its in wanted.items()}
+        listing = Listing([*names])
+        found = listing.ask(lambda one: [*map(cls.of, one.held(names[one]))])
+        return Snapshot([row for _, rows in found for row in rows], listing.away)
 
     @classmethod
     def of(cls, info: LockInfo) -> Self:
@@ -202,20 +194,6 @@ def _listing() -> Listing:
     from ..inspection import Listing, inspectors, servers
 
     return Listing([one for alias in servers() for one in inspectors(alias)])
-
-
-def _ask_all(read: Callable[[str], None], using: Collection[str]) -> dict[str, LockError]:
-    """Read the server of each alias. Return the errors of those that can't be reached; raise the
-    first one if that is true of all."""
-    away: dict[str, LockError] = {}
-    for alias in using:
-        try:
-            read(alias)
-        except LockError as error:
-            away[alias] = error
-    if away and len(away) == len(using):
-        raise next(iter(away.values()))
-    return away
 
 
 class PeriodicJob(Live):

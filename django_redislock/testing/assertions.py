@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from unittest import mock
 
 from .. import signals
 from ..base.exceptions import LeaseLost, LockError
@@ -45,7 +46,8 @@ def lose_lease(what: Lease | str) -> None:
     if isinstance(what, Lease):
         leases = [what]
     else:
-        there = _held_by_this_process()
+        known = (lease for one in every(Register) for lease in one.leases())
+        there = [lease for lease in known if lease._lifetime.alive]
         leases = [lease for lease in there if _any(names_of(lease), validate_pattern(what))]
         held = sorted(its for lease in there for its in names_of(lease))
         if not leases:
@@ -69,11 +71,8 @@ def check_lock_order() -> Condition[None]:
 
 @contextmanager
 def _in_order() -> Iterator[None]:
-    outer, order.testing = order.testing, order.Order()
-    try:
+    with mock.patch.object(order, "testing", order.Order()):
         yield
-    finally:
-        order.testing = outer
 
 
 @contextmanager
@@ -86,17 +85,8 @@ def _locked(name: str) -> Iterator[list[LockEvent]]:
         signals.unobserve(events.append)
     taken = [event.name for event in events if event.outcome == "acquired"]
     # The name of a MultiLock lists its names.
-    if not _any(_split(taken), name):
+    if not _any((one for its in taken for one in (its, *its.split(", "))), name):
         raise AssertionError(f"{name!r} was not locked here; locked here: {_listed(taken)}")
-
-
-def _held_by_this_process() -> list[Lease]:
-    leases = [lease for one in every(Register) for lease in one.leases()]
-    return [lease for lease in leases if lease._lifetime.alive]
-
-
-def _split(names: Iterable[str]) -> list[str]:
-    return [one for name in names for one in (name, *name.split(", "))]
 
 
 def _any(names: Iterable[str], pattern: str) -> bool:

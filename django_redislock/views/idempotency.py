@@ -436,10 +436,6 @@ class _Refused(Exception):
         self.why = why
 
 
-def _is_written(value: bytes | None, lease: Lease | None) -> bool:  # noqa: ARG001
-    return value is not None
-
-
 class _KeyedRequest:
     """A request with an Idempotency-Key, and its answer."""
 
@@ -456,7 +452,9 @@ class _KeyedRequest:
         is being carried out; `LockUnavailable`.
         """
         try:
-            return await acquire_unless_recorded(port_type, self.lock, _is_written, pattern=".")
+            return await acquire_unless_recorded(
+                port_type, self.lock, lambda value, _lease: value is not None, pattern="."
+            )
         except LockUnavailable:
             raise
         except LockError:  # another request holds the lock, or a key can't be read

@@ -72,11 +72,9 @@ def retry_after(error: NoLock) -> int:
 
 def title(status: int) -> str | Promise:
     """Return the title of a status."""
-    known = _TITLES.get(status)  # type: ignore[call-overload]
-    if known is not None:
-        return known  # type: ignore[no-any-return]
     try:
-        return HTTPStatus(status).phrase
+        known = HTTPStatus(status)
+        return _TITLES.get(known, known.phrase)
     except ValueError:
         return f"{status}"
 

@@ -61,28 +61,23 @@ def _span(what: str, event: LockEvent, seconds: float, parent: context.Context) 
 
 
 def _attributes(event: LockEvent, known: str) -> dict[str, str | int]:
-    attributes: dict[str, str | int] = {
+    code = _CODE.fullmatch(event.label)
+    known_holder = event.holder is not None and event.holder.owner is not None
+    holder = event.holder if known_holder else None
+    attributes: dict[str, str | int | None] = {
         "db.system.name": "redis",
         "redislock.pattern": known,
         "redislock.using": event.using,
         "redislock.outcome": event.outcome,
+        "redislock.name": event.name if conf.listed(event.name).trace_names else None,
+        "redislock.label": None if code else event.label,
+        "code.file.path": code and code["path"],
+        "code.line.number": code and int(code["line"]),
+        "code.function.name": code and code["function"],
+        "redislock.owner": event.owner,
+        "redislock.fencing_token": event.fencing_token,
+        "redislock.holder.owner": holder and holder.owner,
+        "redislock.holder.label": holder and holder.label,
+        "error.type": "LeaseLost" if event.outcome == "lost" else None,
     }
-    if conf.listed(event.name).trace_names:
-        attributes["redislock.name"] = event.name
-    code = _CODE.fullmatch(event.label)
-    if code is None:
-        attributes["redislock.label"] = event.label
-    else:
-        attributes["code.file.path"] = code["path"]
-        attributes["code.line.number"] = int(code["line"])
-        attributes["code.function.name"] = code["function"]
-    if event.owner is not None:
-        attributes["redislock.owner"] = event.owner
-    if event.fencing_token is not None:
-        attributes["redislock.fencing_token"] = event.fencing_token
-    if event.holder is not None and event.holder.owner is not None:
-        attributes["redislock.holder.owner"] = event.holder.owner
-        attributes["redislock.holder.label"] = event.holder.label
-    if event.outcome == "lost":
-        attributes["error.type"] = "LeaseLost"
-    return attributes
+    return {name: its for name, its in attributes.items() if its is not None}

@@ -12,6 +12,7 @@ from ...base.servers import MEMORY
 from ...commands import Stderr
 from ...settings.conf import aliases
 from ..arguments import HELP, Formatter, errors_as_exit_codes
+from ..output import Printer
 from ..subcommands.clear import Clear
 from ..subcommands.completion import Completion
 from ..subcommands.doctor import Doctor
@@ -27,7 +28,7 @@ class Subcommand(Protocol):
     help: str
 
     def add_arguments(self, parser: CommandParser) -> None: ...
-    def handle(self, command: BaseCommand, options: dict[str, Any]) -> int:
+    def handle(self, printer: Printer, options: dict[str, Any]) -> int:
         """Do it, and return the exit code."""
 
 
@@ -79,7 +80,7 @@ class Command(BaseCommand):
         with errors_as_exit_codes(self):
             if options["subcommand"] not in _NO_LOOK and MEMORY in aliases():
                 self.stderr.write(_ALONE)
-            code = SUBCOMMANDS[options["subcommand"]].handle(self, options)
+            code = SUBCOMMANDS[options["subcommand"]].handle(Printer(self, options), options)
         if code:
             sys.exit(code)
 

@@ -15,11 +15,11 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from ...base.exceptions import LockUnavailable
 from ...commands import BUSY, UNAVAILABLE
-from ...inspection import Inspector, LockInfo, State
+from ...inspection import HolderInfo, Inspector, LockInfo, State
 from ...inspection.clearing import ClearOutcome, Target
 from ...inspection.sheet import LOCKS
 from ...inspection.story import consequences, consequences_of_all, holder, holder_name, safer
@@ -86,10 +86,10 @@ class Clear:
         add_using(parser)
         add_json(parser)
 
-    def handle(self, command: BaseCommand, options: dict[str, Any]) -> int:
+    def handle(self, printer: Printer, options: dict[str, Any]) -> int:
         _refuse_odd(options)
         targets = list(_targets(options))
-        _Clearing(targets, options, Printer(command, options)).run()
+        _Clearing(targets, options, printer).run()
         outcomes = {target.outcome for target in targets}
         return next((code for outcome, code in _EXIT_CODES.items() if outcome in outcomes), 0)
 
@@ -118,7 +118,7 @@ def _targets(options: dict[str, Any]) -> Iterator[Target]:
     if options["names"]:
         for name in dict.fromkeys(options["names"]):
             where, lock = find(options, name)
-            yield Target(name, where, lock and _narrowed(lock, options))
+            yield Target(name, where, lock and lock.only(_meant(options)))
         return
     using = using_of(options)
     states = [State.STALE] if options["stale"] else []
@@ -127,25 +127,19 @@ def _targets(options: dict[str, Any]) -> Iterator[Target]:
         pattern=options["pattern"] or "*", states=states, host=host, limit=None
     )
     for lock in page.items:
-        narrowed = _narrowed(lock, options)
+        narrowed = lock.only(_meant(options))
         if narrowed is not None:
             where = Inspector(using, cache_locks=lock.cache_lock)
             yield Target(lock.name, where, narrowed)
 
 
-def _narrowed(lock: LockInfo, options: dict[str, Any]) -> LockInfo | None:
-    """The lock with the holders that the options mean; None: they mean none of them."""
-    return lock.only(
-        lambda one: (
-            (one.state == State.STALE or not options["stale"])
-            and (one.holder.owner or "").startswith(options["host"])
-        )
+def _meant(options: dict[str, Any], as_of: datetime | None = None) -> Callable[[HolderInfo], bool]:
+    """Return a filter for the holders that the options mean, and who held the lock at a time."""
+    return lambda one: (
+        (one.state == State.STALE or not options["stale"])
+        and (one.holder.owner or "").startswith(options["host"])
+        and not one.holder.came_after(as_of)
     )
-
-
-def _before(lock: LockInfo, as_of: datetime | None) -> LockInfo | None:
-    """The lock with those of its holders who held it at that time; None: none of them did."""
-    return lock if as_of is None else lock.only(lambda one: not one.holder.came_after(as_of))
 
 
 def seen_at(locks: list[LockInfo]) -> datetime | None:
@@ -164,17 +158,17 @@ class _Clearing:
         self._targets = targets
         self._options = options
         self._printer = printer
+        self._say = printer.line
         self._by: str = options["by"] or operator()
         self._reason = options["reason"] or ""
         self._done = False
 
     def run(self) -> None:
         for target in self._targets:
-            _compare(target, self._options["as_of"])
+            target.keep(_meant(self._options, self._options["as_of"]))
         if self._options["yes"] or (self._preview() and self._confirmed()):
             self._clear()
-        if self._options["json"]:
-            self._printer.json(self._document())
+        self._printer.write(self._document())
 
     def _clear(self) -> None:
         """Clear one after the other and report each at once, so that an interrupted run shows
@@ -184,7 +178,10 @@ class _Clearing:
         for target in self._targets:
             if asking and target.outcome in (ClearOutcome.NOT_ASKED, ClearOutcome.WOULD):
                 # Once Redis is away, each further target would take as long to fail.
-                asking = target.clear_all(self._by, self._reason, self._meant(target))
+                as_of = self._options["as_of"] or seen_at([target.lock] if target.lock else [])
+                # None who came after the first reading.
+                wanted = _meant(self._options, as_of)
+                asking = target.clear_all(self._by, self._reason, wanted)
             self._say(self._report(target))
         cleared = [one for one in self._targets if one.outcome == ClearOutcome.CLEARED]
         self._say(f"{len(cleared)} of {count(len(self._targets), 'lock')} cleared.")
@@ -199,16 +196,6 @@ class _Clearing:
             text = "Nobody holds it now." if now is None else f"It is held by {holder(now)} now."
             self._say(clean(text))
 
-    def _meant(self, target: Target) -> Callable[[LockInfo], LockInfo | None]:
-        """A filter for the holders that are meant: none who came after the first reading."""
-        as_of = self._options["as_of"] or seen_at([target.lock] if target.lock else [])
-
-        def meant(lock: LockInfo) -> LockInfo | None:
-            narrowed = _narrowed(lock, self._options)
-            return narrowed and _before(narrowed, as_of)
-
-        return meant
-
     def _preview(self) -> list[LockInfo]:
         """Show what would be cleared, and what that does. Return these locks."""
         locks = []
@@ -221,11 +208,9 @@ class _Clearing:
         if not locks:
             self._say("There is nothing to clear.")
             return []
-        for line in self._printer.table(LOCKS, locks):
-            self._say(line)
-        self._say("")
-        for sentence in self._warnings(locks):
-            self._say(sentence)
+        self._printer.lines(self._printer.table(LOCKS, locks))
+        self._say()
+        self._printer.lines(self._warnings(locks))
         if not self._asks:
             self._say("Nothing was done. To clear what is shown here, write why and paste:")
             self._say(f"  {self._command(locks)}")
@@ -257,9 +242,9 @@ class _Clearing:
                 with suppress(ArgumentTypeError):
                     self._reason = reason_argument(input("Why? The holder sees it: "))
         except EOFError:
-            self._say("")
+            self._say()
         except KeyboardInterrupt:
-            self._say("")
+            self._say()
             raise CommandError("Nothing was done.", returncode=128 + signal.SIGINT) from None
         self._say("Nothing was done.")
         return False
@@ -268,10 +253,6 @@ class _Clearing:
         style = self._printer.style
         paint = style.SUCCESS if target.outcome == ClearOutcome.CLEARED else style.ERROR
         return str(paint(_sentence(target)))
-
-    def _say(self, line: str) -> None:
-        if not self._options["json"]:
-            self._printer.line(line)
 
     def _command(self, locks: list[LockInfo]) -> str:
         options = self._options
@@ -302,15 +283,6 @@ class _Clearing:
                 for target in self._targets
             ],
         }
-
-
-def _compare(target: Target, as_of: datetime | None) -> None:
-    """Set the outcome of a target that is free, or whose holders came after `as_of`."""
-    before = target.lock and _before(target.lock, as_of)
-    if before is None:
-        target.outcome = ClearOutcome.FREE if target.lock is None else ClearOutcome.CHANGED
-    else:
-        target.lock = before
 
 
 def _sentence(target: Target) -> str:

@@ -82,15 +82,15 @@ class Completion:
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("shell", choices=["bash", "zsh"], help="The shell.")
 
-    def handle(self, command: BaseCommand, options: dict[str, Any]) -> int:
-        known = _options(command)
+    def handle(self, printer: Printer, options: dict[str, Any]) -> int:
+        known = _options(printer.command)
         lines = [
             f"        {name}) printf '%s\\n' {' '.join(its)} ;;" for name, its in known.items()
         ]
         script = _WORDS.replace("@SHELL@", options["shell"])
         script = script.replace("@SUBCOMMANDS@", " ".join(known))
         script = script.replace("@OPTIONS@", "\n".join(lines))
-        Printer(command, options).raw(script + {"bash": _BASH, "zsh": _ZSH}[options["shell"]])
+        printer.raw(script + {"bash": _BASH, "zsh": _ZSH}[options["shell"]])
         return 0
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict
+from itertools import chain
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from ...commands import UNAVAILABLE
 from ...doctor.finding import Finding, Level
@@ -38,8 +40,7 @@ class Doctor:
         )
         add_json(parser)
 
-    def handle(self, command: BaseCommand, options: dict[str, Any]) -> int:
-        printer = Printer(command, options)
+    def handle(self, printer: Printer, options: dict[str, Any]) -> int:
         # UNREACHABLE can't be silenced: nothing is known about a server that can't be reached.
         silenced = set(settings.SILENCED_SYSTEM_CHECKS) - {UNREACHABLE}
         findings = sorted(
@@ -47,15 +48,16 @@ class Doctor:
             key=lambda finding: _ORDER.index(finding.level),
         )
         away = [finding for finding in findings if finding.id == UNREACHABLE]
-        if options["json"]:
-            printer.json([_as_json(finding) for finding in findings])
-        else:
-            gone = {finding.alias for finding in away}
-            for finding in findings:
-                # About a server that is away, only the error below matters.
-                minor = away and finding.alias is None and finding.level == Level.INFO
-                if finding.alias not in gone and not minor:
-                    _write(printer, finding)
+        gone = {finding.alias for finding in away}
+        shown = [
+            finding
+            for finding in findings
+            # About a server that is away, only the error below matters.
+            if finding.alias not in gone
+            and not (away and finding.alias is None and finding.level == Level.INFO)
+        ]
+        lines = chain.from_iterable(_lines(finding, printer) for finding in shown)
+        printer.write([_as_json(finding) for finding in findings], lines)
         if away:
             raise CommandError(
                 "\n".join(clean(finding.message) for finding in away), returncode=UNAVAILABLE
@@ -63,8 +65,7 @@ class Doctor:
         bad = _ORDER[: _FAIL_LEVELS.index(options["fail_level"]) + 1]
         if any(finding.level in bad for finding in findings):
             raise CommandError(_counted(findings), returncode=WRONG)
-        if not options["json"]:
-            printer.line(printer.style.SUCCESS(_counted(findings)))
+        printer.line(printer.style.SUCCESS(_counted(findings)))
         return 0
 
 
@@ -72,13 +73,13 @@ def _as_json(finding: Finding) -> dict[str, Any]:
     return {"id": finding.id, "level": finding.level.value, **asdict(finding)}
 
 
-def _write(printer: Printer, finding: Finding) -> None:
+def _lines(finding: Finding, printer: Printer) -> Iterator[str]:
     styles = {Level.ERROR: printer.style.ERROR, Level.WARNING: printer.style.WARNING}
     place = f" [{finding.alias}]" if finding.alias else ""
     text = clean(f"{finding.id}{place} {finding.message}")
-    printer.line(styles.get(finding.level, str)(text))
+    yield styles.get(finding.level, str)(text)
     if finding.hint:
-        printer.line(f"    HINT: {clean(finding.hint)}")
+        yield f"    HINT: {clean(finding.hint)}"
 
 
 def _counted(findings: list[Finding]) -> str:

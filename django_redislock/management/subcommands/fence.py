@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from django.apps import apps
 from django.core.exceptions import FieldDoesNotExist, FieldError
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.db import DEFAULT_DB_ALIAS, connections, models
 
 from ...base.servers import aliases_of
@@ -83,10 +83,9 @@ class Fence:
         add_using(parser)
         add_json(parser)
 
-    def handle(self, command: BaseCommand, options: dict[str, Any]) -> int:
+    def handle(self, printer: Printer, options: dict[str, Any]) -> int:
         if (options["model"] is None) == (options["above"] is None):
             raise CommandError("Write --model or --above.", returncode=USAGE)
-        printer = Printer(command, options)
         items: list[dict[str, Any]] = []
         numbers = dict.fromkeys(_SENTENCES, 0)
         names: dict[str, str] = {}
@@ -95,18 +94,14 @@ class Fence:
             outcome, found = _raise(target, options)
             names[_using(target.name, options)] = target.name
             numbers[outcome] += 1
-            if options["json"]:
-                items.append({**target._asdict(), "outcome": outcome})
-            elif outcome != "above":
+            items.append({**target._asdict(), "outcome": outcome})
+            if outcome != "above":
                 behind = duration((target.seen - found.next) / 1e6)
                 its = _UNREADABLE if found.code == fence.UNREADABLE else _SENTENCES
                 printer.line(clean(its[outcome].format(name=repr(target.name), behind=behind)))
         for name in names.values() if options["yes"] else ():
             run(fence.settle(*_where(name, options)))
-        if options["json"]:
-            printer.json({"done": options["yes"], "items": items})
-        else:
-            _sum_up(numbers, options, printer)
+        printer.write({"done": options["yes"], "items": items}, _sum_up(numbers, options))
         return 0
 
 
@@ -121,14 +116,12 @@ _UNREADABLE = {
 }
 
 
-def _sum_up(numbers: dict[str, int], options: dict[str, Any], printer: Printer) -> None:
+def _sum_up(numbers: dict[str, int], options: dict[str, Any]) -> Iterator[str]:
     if numbers["above"]:
         above = count(numbers["above"], "lock")
-        printer.line(
-            f"{above} unchanged: the next fencing token is larger than the newest one seen."
-        )
+        yield f"{above} unchanged: the next fencing token is larger than the newest one seen."
     if options["yes"]:
-        printer.line(f"{count(numbers['raised'], 'lock')} raised.")
+        yield f"{count(numbers['raised'], 'lock')} raised."
     elif numbers["would"]:
         database = options["database"]
         given = {term: options[term] for term in ("model", "above", "using")}
@@ -138,10 +131,10 @@ def _sum_up(numbers: dict[str, int], options: dict[str, Any], printer: Printer) 
             "force": options["force"],
             "yes": True,
         }
-        printer.line("Nothing was done. To raise these tokens:")
-        printer.line(f"  {command_line('fence', given, [options['name']])}")
+        yield "Nothing was done. To raise these tokens:"
+        yield f"  {command_line('fence', given, [options['name']])}"
     elif not numbers["above"]:
-        printer.line("No row has seen a newer fencing token than the next one.")
+        yield "No row has seen a newer fencing token than the next one."
 
 
 def _token_argument(text: str) -> int:

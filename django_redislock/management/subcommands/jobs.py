@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from operator import attrgetter
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from ...base import label
 from ...inspection.sheet import RUNS, Column
@@ -66,8 +67,7 @@ class Jobs:
         )
         add_json(parser)
 
-    def handle(self, command: BaseCommand, options: dict[str, Any]) -> int:
-        printer = Printer(command, options)
+    def handle(self, printer: Printer, options: dict[str, Any]) -> int:
         wanted = {state for term, state in _FILTERS.items() if options[term]}
         everything = Ledger().jobs()
         found = sorted(everything, key=attrgetter("state.place"))
@@ -75,21 +75,21 @@ class Jobs:
             found = [job_of_name(options["job"], found)]
         if wanted:
             found = [info for info in found if info.state in wanted]
-        if options["json"]:
-            printer.json({"items": found})
-        elif options["job"]:
-            for info in found:
-                printer.lines(_sheet(info, printer))
-        elif not everything:
-            printer.line(NO_JOBS)
-        else:
-            if (silence := silent_for(everything)) is not None:
-                printer.line(printer.style.ERROR(unattended(silence)))
-            printer.lines(_listing(found, printer))
+        lines = _listing(found, everything, printer)
+        if options["job"]:
+            lines = chain.from_iterable(_sheet(info, printer) for info in found)
+        printer.write({"items": found}, lines)
         return WRONG if wanted and found else 0
 
 
-def _listing(found: Sequence[JobInfo], printer: Printer) -> Iterator[str]:
+def _listing(
+    found: Sequence[JobInfo], everything: Sequence[JobInfo], printer: Printer
+) -> Iterator[str]:
+    if not everything:
+        yield NO_JOBS
+        return
+    if (silence := silent_for(everything)) is not None:
+        yield printer.style.ERROR(unattended(silence))
     if found:
         heading, *rows = printer.table(_JOBS, found)
         yield heading
@@ -156,9 +156,8 @@ class Pause:
         )
         add_by(parser)
 
-    def handle(self, command: BaseCommand, options: dict[str, Any]) -> int:
-        printer, ledger = Printer(command, options), Ledger()
-        by = options["by"] or operator()
+    def handle(self, printer: Printer, options: dict[str, Any]) -> int:
+        ledger, by = Ledger(), options["by"] or operator()
         for name in _names(ledger, options):
             ledger.pause(name, by=by, reason=options["reason"])
             printer.line(clean(f"Paused {name!r}."))
@@ -171,8 +170,8 @@ class Resume:
     def add_arguments(self, parser: CommandParser) -> None:
         _add_jobs(parser)
 
-    def handle(self, command: BaseCommand, options: dict[str, Any]) -> int:
-        printer, ledger = Printer(command, options), Ledger()
+    def handle(self, printer: Printer, options: dict[str, Any]) -> int:
+        ledger = Ledger()
         for name in _names(ledger, options):
             text = "goes on" if ledger.resume(name) else "was not paused"
             printer.line(clean(f"{name!r} {text}."))

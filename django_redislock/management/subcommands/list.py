@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import CommandParser
 
 from ...base.exceptions import LockUnavailable
 from ...commands import UNAVAILABLE
@@ -115,21 +115,18 @@ class List:
     def add_arguments(self, parser: CommandParser) -> None:
         add_filters(parser)
 
-    def handle(self, command: BaseCommand, options: dict[str, Any]) -> int:
-        printer = Printer(command, options)
+    def handle(self, printer: Printer, options: dict[str, Any]) -> int:
         where = listing(options)
         page = matching(where, options, options["limit"])
-        if options["json"]:
-            printer.json(as_document(page))
-        else:
-            printer.lines(as_lines(page, printer, wide=options["output"] == "wide"))
-            filtered = options["pattern"] != "*" or options["state"] or options["host"]
-            if not page.total and not filtered:
-                printer.line(_EXAMPLE)
+        lines = [*as_lines(page, printer, wide=options["output"] == "wide")]
+        filtered = options["pattern"] != "*" or options["state"] or options["host"]
+        if not page.total and not filtered:
+            lines.append(_EXAMPLE)
+        printer.write(as_document(page), lines)
         missing = [*left_out(where)]
         wrong = [] if page.total or missing else [*_what_is_wrong(using_of(options))]
         for line in missing + wrong:
-            command.stderr.write(command.style.ERROR(clean(line)))
+            printer.complain(line)
         return UNAVAILABLE if missing else WRONG if wrong else 0
 
 
@@ -169,9 +166,9 @@ class Watch:
             help="Stop after showing the list this many times.",
         )
 
-    def handle(self, command: BaseCommand, options: dict[str, Any]) -> int:
+    def handle(self, printer: Printer, options: dict[str, Any]) -> int:
         require_main_thread("redislock watch")
-        watcher = _Watcher(listing(options), options, Printer(command, options))
+        watcher = _Watcher(listing(options), options, printer)
         try:
             with Events():
                 watcher.run()

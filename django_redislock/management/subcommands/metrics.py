@@ -7,10 +7,11 @@ from argparse import ArgumentTypeError
 from types import FrameType
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from ...commands import UNAVAILABLE
 from ..arguments import WRONG
+from ..output import Printer
 
 
 class Metrics:
@@ -24,18 +25,18 @@ class Metrics:
             help="Serve them at /metrics until stopped; without a host, on all addresses.",
         )
 
-    def handle(self, command: BaseCommand, options: dict[str, Any]) -> int:
+    def handle(self, printer: Printer, options: dict[str, Any]) -> int:
         # Imported here, since prometheus-client is an extra.
         from ...contrib.prometheus.fleet import Fleet
 
         if options["serve"] is not None:
-            return _serve(command, *options["serve"])
+            return _serve(printer, *options["serve"])
         text, all_up = Fleet().scrape()
-        command.stdout.write(text.decode(), ending="")
+        printer.raw(text.decode())
         return 0 if all_up else UNAVAILABLE
 
 
-def _serve(command: BaseCommand, host: str, port: int) -> int:
+def _serve(printer: Printer, host: str, port: int) -> int:
     from ...contrib.prometheus.fleet import Server
 
     try:
@@ -45,8 +46,7 @@ def _serve(command: BaseCommand, host: str, port: int) -> int:
     before = signal.signal(signal.SIGTERM, _stop)
     try:
         with server:
-            command.stdout.write(f"Serving {server.url}")
-            command.stdout.flush()
+            printer.raw(f"Serving {server.url}\n")
             server.serve_forever()
     except KeyboardInterrupt:
         pass  # Ctrl-C and SIGTERM are how it ends

@@ -21,6 +21,7 @@ from ...lease.lease import Lease
 from ...lease.lock import Lock
 from ..arguments import MISCONFIGURED, name_argument, number_argument, seconds_argument
 from ..events import ENDING, FROM_TERMINAL, PASSED_ON, Events, Interrupted, require_main_thread
+from ..output import Printer
 
 # A program that we run, and that gets the signals that we receive.
 #
@@ -175,7 +176,7 @@ class Run:
             "by default 10.",
         )
 
-    def handle(self, command: BaseCommand, options: dict[str, Any]) -> int:
+    def handle(self, printer: Printer, options: dict[str, Any]) -> int:
         require_main_thread("redislock run")
         if not hasattr(os, "killpg"):
             raise CommandError(
@@ -185,7 +186,7 @@ class Run:
             )
         try:
             with Events() as events:
-                return self._locked(events, command, options)
+                return self._locked(events, printer.command, options)
         except Interrupted as interrupted:
             return 128 + interrupted.number
 

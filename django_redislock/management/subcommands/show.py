@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import CommandParser
 
 from ...base.servers import aliases_of
 from ...inspection import SHARED, UNREADABLE, LockInfo, Past, State, WaiterInfo
@@ -159,13 +159,9 @@ class Show:
         add_using(parser)
         add_output(parser)
 
-    def handle(self, command: BaseCommand, options: dict[str, Any]) -> int:
-        printer = Printer(command, options)
+    def handle(self, printer: Printer, options: dict[str, Any]) -> int:
         report = _Report.of(options)
-        if options["json"]:
-            printer.json(report.document())
-        else:
-            printer.lines(report.lines(printer))
+        printer.write(report.document(), report.lines(printer))
         return FREE if report.lock is None else 0
 
 
@@ -176,13 +172,11 @@ class Config:
         parser.add_argument("name", metavar="NAME", type=name_argument, help="The lock.")
         add_json(parser)
 
-    def handle(self, command: BaseCommand, options: dict[str, Any]) -> int:
-        printer = Printer(command, options)
+    def handle(self, printer: Printer, options: dict[str, Any]) -> int:
         found = settings_of(options["name"])
-        if options["json"]:
-            printer.json({"name": options["name"], "settings": found})
-        else:
-            printer.lines(printer.table(SETTINGS, [*found.items()]))
-            printer.line()
-            printer.line("Arguments in the code override these settings.")
+        table = printer.table(SETTINGS, [*found.items()])
+        printer.write(
+            {"name": options["name"], "settings": found},
+            [*table, "", "Arguments in the code override these settings."],
+        )
         return 0
