@@ -25,6 +25,13 @@ def shared_cluster() -> Iterator[RedisCluster]:
         yield cluster
 
 
+@pytest.fixture(scope="session")
+def node() -> Iterator[RedisCluster]:
+    """A cluster of one node, for entries that know nothing of clusters."""
+    with RedisCluster(1) as cluster:
+        yield cluster
+
+
 @pytest.fixture
 def cluster(shared_cluster: RedisCluster, settings: Any) -> RedisCluster:
     """Three primaries, without any key, on which everybody works."""
