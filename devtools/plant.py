@@ -146,7 +146,7 @@ FAULTS = [
         "mutex: an acquire that was taken back is granted when it arrives late",
         "      if why then return {-1, why, i} end\n",
         "",
-        "tests/test_model.py tests/faults/test_late.py -k 'story or acquire'",
+        "tests/faults/test_kinds.py -k 'arrives_late and length and mutex'",
     ),
     Fault(
         "mutex: renewal does not look whose the lock is",

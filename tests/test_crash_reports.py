@@ -80,7 +80,7 @@ def test_redis_in_trouble(
         channels="*",
         categories=["+@all"],
     )
-    settings.CACHES = caches(f"{url}/0", SOCKET_TIMEOUT=0.5)
+    settings.CACHES = caches(f"{url}/0", SOCKET_TIMEOUT=0.2)
     lease = api.acquire(redis_lock("job"))
     with server.paused():
         crashes(lambda: api.extend(lease), LockUnavailable)  # over the open connection

@@ -61,7 +61,7 @@ def test_by_a_message(redis: Redis, learned: list[str], start: Callable[..., Wor
 
 def test_by_looking(redis: Redis, learned: list[str]) -> None:
     """Nobody says that a lease has ended."""
-    redis_lock("job", ttl=1, renew=False).acquire()
+    redis_lock("job", ttl=0.3, renew=False).acquire()
     learned.clear()
     with ThreadPoolExecutor(1) as threads:
         threads.submit(waits).result(PATIENCE)
@@ -130,7 +130,7 @@ class TestUntold:
                 waiter = threads.submit(waits)
                 listens(redis)
             waiter.result(PATIENCE)
-            redis_lock("job", ttl=1, renew=False).acquire()
+            redis_lock("job", ttl=0.3, renew=False).acquire()
             threads.submit(waits).result(PATIENCE)
         assert Inspector().untold() == 0
         assert not redis.exists("redislock:untold")

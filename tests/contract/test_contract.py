@@ -226,7 +226,7 @@ def test_giving_up_leaves_nothing(api: Api, kind: Kind, redis: Redis) -> None:
     """When the time to wait is over, the answer is None, and no place in a queue remains."""
     lease = api.acquire(kind.make())
     before = keys(redis)
-    assert elsewhere(api, kind.other(), wait=0.2).result(PATIENCE) is None
+    assert elsewhere(api, kind.other(), wait=0.1).result(PATIENCE) is None
     assert keys(redis) == before
     api.release(lease)
     assert not keys(redis)
@@ -234,7 +234,7 @@ def test_giving_up_leaves_nothing(api: Api, kind: Kind, redis: Redis) -> None:
 
 def test_a_waiter_notices_an_expired_holder(api: Api, kind: Kind) -> None:
     """When a holder dies without a word, the waiter has the lock soon after the lease ends."""
-    dead = api.acquire(kind.make(ttl=1, renew=False))
+    dead = api.acquire(kind.make(ttl=0.3, renew=False))
     lease = elsewhere(api, kind.other(), wait=PATIENCE).result(PATIENCE)
     assert dead.state == LeaseState.LOST
     with pytest.raises(LeaseLost):
