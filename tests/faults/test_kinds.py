@@ -258,10 +258,11 @@ def test_a_lost_extension(api: Api, proxy: Proxy, redis: Redis, step: Step, faul
     eventually(lambda: not keys(redis))
 
 
-def test_all_renewals_are_lost(api: Api, proxy: Proxy, redis: Redis, step: Step) -> None:
+@pytest.mark.parametrize("fault", [Fault.LOSE_REQUEST, Fault.LOSE_REPLY], indirect=True)
+def test_all_renewals_are_lost(api: Api, proxy: Proxy, step: Step, fault: Fault) -> None:
     """The lease is lost at its own deadline, before the server gives the lock to anybody else."""
     lease = api.acquire(step.kind.make(ttl=1.5))
-    rule = proxy.on(step.hit("extend"), Fault.LOSE_REQUEST, times=FOR_EVER)
+    rule = proxy.on(step.hit("extend"), fault, times=FOR_EVER)
     successor = past(api, step, wait=PATIENCE)
     assert successor is not None
     assert lease.state == LeaseState.LOST

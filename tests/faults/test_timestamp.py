@@ -179,14 +179,3 @@ def test_redis_goes_away_between_the_two_releases(
     # The one in the background may be the first.
     eventually(lambda: lease.state == LeaseState.RELEASED)
     assert free(redis)
-
-
-@BOTH
-def test_renewals_are_lost(api: Api, lossy: Proxy, redis: Redis, both: bool) -> None:
-    """The lease is lost at its own deadline, before the time that is written at the key."""
-    lease = api.acquire(lock(both, ttl=3))
-    rule = lossy.on(script("timestamp_extend"), Fault.LOSE_REPLY, times=FOR_EVER)
-    rule.happened()
-    eventually(lambda: lease._lifetime.lost is not None)
-    assert redis.time()[0] <= int(redis.get(KEY))
-    rule.let_go()
