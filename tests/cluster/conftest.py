@@ -9,7 +9,7 @@ import pytest
 
 from devtools.redis_cluster import RedisCluster
 from devtools.redis_server import find_server
-from tests.cluster.caches import cluster as caches
+from tests.caches import cluster as caches
 from tests.processes import Start, Worker
 
 

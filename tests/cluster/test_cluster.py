@@ -40,7 +40,7 @@ from django_redislock.primitives.keys import Keys, counter
 from django_redislock.transport.cluster import slot_of
 from django_redislock.transport.ports import SyncPort
 from django_redislock.transport.server import server_of
-from tests.cluster.caches import cluster as caches
+from tests.caches import cluster as caches
 from tests.cluster.looking import hold_each, killed_waiters, waiting
 from tests.contract.api import Api
 from tests.pasting import paste

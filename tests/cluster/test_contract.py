@@ -10,10 +10,10 @@ import pytest
 from redis.cluster import RedisCluster as Client
 
 from devtools.redis_cluster import RedisCluster
+from tests.caches import caches
 from tests.contract.api import Api, AsyncApi, SyncApi
 from tests.contract.test_contract import *  # noqa: F403
 from tests.contract.test_contract import Kind
-from tests.faults.caches import caches
 
 
 @pytest.fixture(params=["cluster", "node"], ids=["cluster-async", "one-address-sync"])

@@ -12,10 +12,10 @@ from redis import Redis
 
 from devtools.redis_server import RedisServer
 from django_redislock import Lease, LeaseState, LockUnavailable
+from tests.caches import entry
 from tests.calling import at_length
 from tests.contract.api import Api, extended, queued
 from tests.contract.test_contract import KINDS, OLD, Kind, keys, read
-from tests.faults.caches import caches
 from tests.faults.proxy import Fault, Matcher, Proxy, script
 from tests.faults.scene import FAULTS, FOR_EVER, PATIENT, RESETS, TIMEOUT
 from tests.waiting import PATIENCE, eventually
@@ -79,8 +79,8 @@ def _around(
     redis.delete(OLD)
     timeout = PATIENT if fault in RESETS else TIMEOUT
     settings.CACHES = {
-        "default": caches(proxy.url, SOCKET_TIMEOUT=timeout)["default"],
-        "direct": caches(redis_server.url)["default"],
+        "default": entry(proxy.url, SOCKET_TIMEOUT=timeout),
+        "direct": entry(redis_server.url),
     }
 
 

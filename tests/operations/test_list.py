@@ -18,7 +18,7 @@ from django_redislock import LeaseRevoked, redis_lock
 from django_redislock.client import Lock
 from django_redislock.inspection import ORDERS
 from django_redislock.inspection.inspector import LOCKS_AT_ONCE
-from tests.faults.caches import caches
+from tests.caches import caches
 from tests.operations.calling import call, cut_off, granted, run, strangers, write_down
 
 UTF_8 = {**os.environ, "LC_ALL": "C.UTF-8"}
