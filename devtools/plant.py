@@ -140,13 +140,13 @@ FAULTS = [
         "mutex: an acquire that was taken back is granted at once when it arrives late",
         "EXISTS', unpack(keys, 1, #keys - 1)) == 0 then",
         "EXISTS', keys[1], keys[2]) == 0 then",
-        "tests/faults/test_late.py -k withdrawal",
+        "tests/faults/test_kinds.py -k 'arrives_late and short and mutex'",
     ),
     Fault(
         "mutex: an acquire that was taken back is granted when it arrives late",
         "      if why then return {-1, why, i} end\n",
         "",
-        "tests/test_model.py tests/faults/test_late.py -k 'story or late or acquire'",
+        "tests/faults/test_kinds.py -k 'arrives_late and length and mutex'",
     ),
     Fault(
         "mutex: renewal does not look whose the lock is",

@@ -43,7 +43,7 @@ from django_redislock.periodic import job as registry
 from django_redislock.periodic import periodic
 from django_redislock.transport.server import server_of
 from django_redislock.views import idempotent_view, lock_view
-from tests.faults.caches import caches
+from tests.caches import caches, entry
 from tests.models import Product
 from tests.operations.calling import granted
 from tests.processes import ROOT
@@ -105,7 +105,7 @@ def entries(**urls: Any) -> Any:
     found = {}
     for alias, url in urls.items():
         where, pool = url if isinstance(url, tuple) else (url, {})
-        found |= {alias: caches(where, CONNECTION_POOL_KWARGS=pool)["default"]}
+        found |= {alias: entry(where, CONNECTION_POOL_KWARGS=pool)}
     ConnectionFactory._pools.clear()
     return override_settings(CACHES=found)
 

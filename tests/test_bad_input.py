@@ -173,6 +173,12 @@ class TestNames:
         pytest.param(f"job:{object()}", ValueError, r"address .* such as {self\.pk}", id="object"),
         pytest.param(f"job:{len.__call__}", ValueError, "the address of an object", id="method"),
         pytest.param(f"job:{enter}", ValueError, "the address of an object", id="function"),
+        *(
+            pytest.param(
+                name, TypeError, "name must be a str such as 'invoice:42', not", id=repr(name)
+            )
+            for name in (42, b"job", ("job",), 4.2, True)
+        ),
     ]
     ODD = [
         pytest.param("\u0645\u06cc\u200c\u0634\u0648\u062f", id="Persian, with a non-joiner"),
@@ -184,11 +190,10 @@ class TestNames:
         pytest.param("\u200f\u05d0", id="right-to-left mark"),
         pytest.param("\U0001fae9 \U0001fadc", id="emoji that Python does not know yet"),
     ]
-    NO_STRING = [42, b"job", ("job",), 4.2, True]
 
     @pytest.mark.parametrize(("name", "error", "words"), WRONG)
-    def test_wrong_names(self, use: Use, name: str, error: type, words: str) -> None:
-        """A name is one line of bounded length, and the same text in each process."""
+    def test_wrong_names(self, use: Use, name: Any, error: type, words: str) -> None:
+        """A name is a str: one line of bounded length, and the same text in each process."""
         with pytest.raises(error, match=words):
             use(redis_lock(name))
 
@@ -196,12 +201,6 @@ class TestNames:
     def test_names_that_look_odd_but_are_right(self, use: Use, name: str) -> None:
         """People write names in all languages."""
         use(redis_lock(name))
-
-    @pytest.mark.parametrize("name", NO_STRING, ids=repr)
-    def test_names_that_are_no_strings(self, use: Use, name: Any) -> None:
-        """Anything but a str is refused, with an example of a name."""
-        with pytest.raises(TypeError, match="name must be a str such as 'invoice:42', not"):
-            use(redis_lock(name))
 
     @pytest.mark.parametrize("name", [None, str.upper], ids=["None", "function"])
     def test_a_block_without_a_name(self, block: Use, name: Any) -> None:
@@ -301,20 +300,67 @@ class TestTemplates:
 NAN, INF, HUGE = math.nan, math.inf, 10**400
 
 
-class TestArguments:
-    @pytest.mark.parametrize("ttl", ["30", True, None, timedelta(seconds=30), b"30"], ids=repr)
-    def test_a_ttl_that_is_no_number(self, ttl: Any) -> None:
-        """A ttl is a number of seconds, also where a timedelta would be clear."""
-        with pytest.raises(TypeError, match="ttl must be a number of seconds, such as 30, not"):
-            redis_lock("job", ttl=ttl)
+BOOL = "must be True or False"
+RELEASES = "'exit' .*'warn' .* or 'commit'"
+OF_OTHERS = ["timeout", "expire", "blocking_timeout", "blocking"]
+"""What means different things elsewhere."""
 
+WRONG: list[tuple[str, list[Any], type[Exception], str]] = [
+    (
+        "ttl",
+        ["30", True, None, timedelta(seconds=30), b"30"],
+        TypeError,
+        "ttl must be a number of seconds, such as 30, not",
+    ),
+    (
+        "ttl",
+        [0, -1, 0.099, NAN, INF, -INF, 1e9, HUGE],
+        ValueError,
+        r"between 0\.1 and 31536000 seconds.*30 is a good",
+    ),
+    ("wait", ["5", True, False, timedelta(seconds=5)], TypeError, r"wait must be .*None"),
+    ("wait", [-1, -0.001, NAN, -INF], ValueError, r"wait must be .*None"),
+    *((its, [5], TypeError, rf"^{its}= is refused.*ttl=.*wait=") for its in OF_OTHERS),
+    # What other libraries' locks take besides.
+    ("auto_renewal", [5], TypeError, r"no argument 'auto_renewal'\. .*Write renew="),
+    ("auto_release_time", [5], TypeError, r"no argument 'auto_release_time'\. .*Write ttl="),
+    ("sleep", [5], TypeError, r"no argument 'sleep'\. .*waiters are woken"),
+    ("thread_local", [5], TypeError, r"no argument 'thread_local'\. .*acquire"),
+    ("token", [5], TypeError, r"no argument 'token'\. .*lease.export"),
+    ("masters", [5], TypeError, r"no argument 'masters'\. .*Redlock"),
+    ("redis", [5], TypeError, r"no argument 'redis'\. .*using="),
+    ("tll", [30], TypeError, r"redis_lock\(\) has no argument 'tll'"),
+    ("on_conflict", ["ignore", None], ValueError, "'raise', 'skip' or a function"),
+    ("release", ["never", True, ["exit"]], ValueError, RELEASES),
+    ("renew", ["yes", 1], TypeError, f"renew {BOOL}"),
+    ("reentrant", ["yes", None], TypeError, f"reentrant {BOOL}"),
+    ("cancel_on_lost", [1], TypeError, f"cancel_on_lost {BOOL}"),
+    ("max_hold", [0], ValueError, "max_hold must be between"),
+    ("max_hold", ["60"], TypeError, "max_hold must be a number of seconds"),
+    ("using", ["", None], TypeError, "using must be an alias of CACHES"),
+    ("label", [None, b"here"], TypeError, "label must be a str that says where"),
+    ("on_lost", ["stop"], TypeError, "on_lost must be a function of the lease"),
+    ("on_lost", [awork], TypeError, "plain function.*cancel_on_lost=True"),
+    ("on_lost", [partial(awork)], TypeError, "plain function"),
+]
+"""For each argument, values that are refused, and the words that say so."""
+
+
+class TestArguments:
     @pytest.mark.parametrize(
-        "ttl", [0, -1, 0.099, NAN, INF, -INF, 1e9, HUGE], ids=lambda ttl: repr(ttl)[:9]
+        ("argument", "value", "error", "words"),
+        [(its, value, error, words) for its, values, error, words in WRONG for value in values],
+        ids=lambda it: type(it).__name__ if callable(it) else repr(it)[:30],
     )
-    def test_a_ttl_out_of_range(self, ttl: Any) -> None:
-        """The error gives the range, and a good value."""
-        with pytest.raises(ValueError, match=r"between 0\.1 and 31536000 seconds.*30 is a good"):
-            redis_lock("job", ttl=ttl)
+    def test_wrong_values(self, argument: str, value: Any, error: type, words: str) -> None:
+        """Each is refused where it is written, with what to write; a wait, and what means
+        different things elsewhere, as an argument of `acquire()`, too."""
+        with pytest.raises(error, match=words):
+            redis_lock("job", **{argument: value})  # type: ignore[misc]
+        if argument in ("wait", *OF_OTHERS):
+            for use in (acquire, aacquire):
+                with pytest.raises(error, match="wait"):
+                    use(redis_lock("job"), **{argument: value})
 
     @pytest.mark.parametrize("ttl", [0, -1, "30", NAN, timedelta(seconds=30)], ids=repr)
     def test_extending_by_a_wrong_ttl(self, ttl: Any, redis: Redis) -> None:
@@ -326,38 +372,11 @@ class TestArguments:
                 asyncio.run(lease.aextend(ttl))
             assert lease.ttl == 20
 
-    WRONG_WAITS = [
-        *((value, TypeError) for value in ("5", True, False, timedelta(seconds=5))),
-        *((value, ValueError) for value in (-1, -0.001, NAN, -INF)),
-    ]
-
-    @pytest.mark.parametrize(("wait", "error"), WRONG_WAITS, ids=repr)
-    def test_a_wrong_wait(self, wait: Any, error: type) -> None:
-        """A wait is 0 or more seconds, or None; also that of `acquire()`."""
-        with pytest.raises(error, match=r"wait must be .*None"):
-            redis_lock("job", wait=wait)
-        for use in (acquire, aacquire):
-            with pytest.raises(error, match=r"wait must be .*None"):
-                use(redis_lock("job"), wait=wait)
-
-    def test_a_wait_beyond_all_floats(self) -> None:
-        """An absurd number is refused or taken for ever, but doesn't crash."""
-        with contextlib.suppress(ValueError):
-            redis_lock("job", wait=HUGE)
-
-    @pytest.mark.parametrize("value", [0, INF, None], ids=repr)
+    @pytest.mark.parametrize("value", [0, INF, HUGE, None], ids=["0", "inf", "huge", "None"])
     def test_waits_that_look_odd_but_are_right(self, use: Use, value: Any) -> None:
-        """0 tries once; None and infinity wait for ever, which is short for a free lock."""
+        """0 tries once; None, infinity and what is beyond all floats wait for ever, which is short
+        for a free lock."""
         use(redis_lock("job", wait=value))
-
-    @pytest.mark.parametrize("argument", ["timeout", "expire", "blocking_timeout", "blocking"])
-    def test_the_arguments_of_other_libraries(self, argument: str) -> None:
-        """What means different things elsewhere is refused, with both of our words for it."""
-        with pytest.raises(TypeError, match=rf"^{argument}= is refused.*ttl=.*wait="):
-            redis_lock("job", **{argument: 5})  # type: ignore[misc]
-        for use in (acquire, aacquire):
-            with pytest.raises(TypeError, match="wait="):
-                use(redis_lock("job"), **{argument: 5})
 
     @pytest.mark.parametrize(
         "lock", [redis_lock("job"), Semaphore("job", 1), MultiLock(["job"])], ids=repr
@@ -379,57 +398,6 @@ class TestArguments:
                 getattr(lock, name)
         with pytest.raises(AttributeError, match="has no attribute 'lockd'"):
             _ = lock.lockd
-
-    @pytest.mark.parametrize(
-        ("argument", "words"),
-        [
-            ("auto_renewal", "Write renew="),
-            ("auto_release_time", "Write ttl="),
-            ("sleep", "waiters are woken"),
-            ("thread_local", "acquire"),
-            ("token", "lease.export"),
-            ("masters", "Redlock"),
-            ("redis", "using="),
-        ],
-    )
-    def test_arguments_without_a_twin(self, argument: str, words: str) -> None:
-        """What other libraries' locks take besides: the error says what to write here."""
-        with pytest.raises(TypeError, match=rf"no argument '{argument}'\. .*{words}"):
-            redis_lock("job", **{argument: 5})  # type: ignore[misc]
-
-    def test_an_unknown_argument(self) -> None:
-        """A misspelt argument is named."""
-        with pytest.raises(TypeError, match=r"redis_lock\(\) has no argument 'tll'"):
-            redis_lock("job", tll=30)  # type: ignore[call-arg]
-
-    @pytest.mark.parametrize(
-        ("argument", "value", "error", "words"),
-        [
-            ("on_conflict", "ignore", ValueError, "'raise', 'skip' or a function"),
-            ("on_conflict", None, ValueError, "'raise', 'skip' or a function"),
-            ("release", "never", ValueError, "'exit' .*'warn' .* or 'commit'"),
-            ("release", True, ValueError, "'exit' .*'warn' .* or 'commit'"),
-            ("release", ["exit"], ValueError, "'exit' .*'warn' .* or 'commit'"),
-            ("renew", "yes", TypeError, "renew must be True or False"),
-            ("renew", 1, TypeError, "renew must be True or False"),
-            ("reentrant", "yes", TypeError, "reentrant must be True or False"),
-            ("reentrant", None, TypeError, "reentrant must be True or False"),
-            ("cancel_on_lost", 1, TypeError, "cancel_on_lost must be True or False"),
-            ("max_hold", 0, ValueError, "max_hold must be between"),
-            ("max_hold", "60", TypeError, "max_hold must be a number of seconds"),
-            ("using", "", TypeError, "using must be an alias of CACHES"),
-            ("using", None, TypeError, "using must be an alias of CACHES"),
-            ("label", None, TypeError, "label must be a str that says where"),
-            ("label", b"here", TypeError, "label must be a str that says where"),
-            ("on_lost", "stop", TypeError, "on_lost must be a function of the lease"),
-            ("on_lost", awork, TypeError, "plain function.*cancel_on_lost=True"),
-            ("on_lost", partial(awork), TypeError, "plain function"),
-        ],
-    )
-    def test_other_wrong_values(self, argument: str, value: Any, error: type, words: str) -> None:
-        """Each wrong value is refused where it is written, with the right ones."""
-        with pytest.raises(error, match=words):
-            redis_lock("job", **{argument: value})  # type: ignore[misc]
 
     def test_a_wrong_callback_added_later(self) -> None:
         """`lease.on_lost()` takes what `on_lost=` takes."""
@@ -469,18 +437,12 @@ class TestDecorating:
         with pytest.raises(TypeError, match=r"needs its parentheses: @redis_lock\(\)"):
             job(*arguments)
 
-    def test_a_class(self) -> None:
-        """A class is called once and lives long: its methods are meant."""
+    @pytest.mark.parametrize("decorator", [redis_lock("job"), redis_lock])
+    def test_a_class(self, decorator: Any) -> None:
+        """A class is called once and lives long: its methods are meant. That is said at once."""
         with pytest.raises(TypeError, match=r"decorates the methods of .*Job.*, not the class"):
 
-            @redis_lock("job")
-            class _Job: ...
-
-    def test_a_class_without_parentheses(self) -> None:
-        """At once, and not when the class is called."""
-        with pytest.raises(TypeError, match=r"decorates the methods of .*Job.*, not the class"):
-
-            @redis_lock  # type: ignore[arg-type]
+            @decorator
             class _Job: ...
 
     def test_a_class_that_makes_names(self) -> None:
@@ -707,24 +669,29 @@ class TestCaches:
         }
         settings.CACHES = {**settings.CACHES, "local": local, "django": django}
 
-    def test_an_alias_that_is_not_there(self, use: Use) -> None:
-        """It names those that are there, and the two places where to write one."""
-        words = r"no alias 'redsi'.*'default', 'local', 'django'\..*using= .*REDISLOCK\['USING'\]"
-        with pytest.raises(ImproperlyConfigured, match=words):
-            use(redis_lock("job", using="redsi"))
+    SERVED = r"'local'\] is served by django\.core\.cache\.backends\.locmem\.LocMemCache; "
 
-    def test_an_alias_of_another_backend(self, use: Use) -> None:
-        """The error says what serves the alias, and what has to."""
-        backend = r"django\.core\.cache\.backends\.locmem\.LocMemCache"
-        words = rf"'local'\] is served by {backend}; .*'django_redis\.cache\.RedisCache'"
+    @pytest.mark.parametrize(
+        ("options", "configured", "words"),
+        [
+            (
+                {"using": "redsi"},
+                {},
+                r"no alias 'redsi'.*'default', 'local', 'django'\..*using= .*REDISLOCK\['USING'\]",
+            ),
+            ({"using": "local"}, {}, rf"{SERVED}.*'django_redis\.cache\.RedisCache'"),
+            ({}, {"USING": "local"}, SERVED),
+        ],
+        ids=["not there", "another backend", "from the settings"],
+    )
+    def test_a_wrong_alias(
+        self, use: Use, options: Any, configured: Any, words: str, settings: Any
+    ) -> None:
+        """It names those that are there, and the two places where to write one; or what serves the
+        alias, and what has to."""
+        settings.REDISLOCK = configured
         with pytest.raises(ImproperlyConfigured, match=words):
-            use(redis_lock("job", using="local"))
-
-    def test_an_alias_from_the_settings(self, use: Use, settings: Any) -> None:
-        """A wrong alias in the settings is found in the same way."""
-        settings.REDISLOCK = {"USING": "local"}
-        with pytest.raises(ImproperlyConfigured, match=r"'local'\] is served by"):
-            use(redis_lock("job"))
+            use(redis_lock("job", **options))
 
     @pytest.mark.parametrize("ask", ["holder", "clear"])
     def test_who_only_asks(self, ask: str) -> None:

@@ -24,7 +24,7 @@ from django_redislock.doctor import settings as jobs
 from django_redislock.doctor.checks import check_deployment, check_jobs, check_settings
 from django_redislock.periodic import job as registry
 from django_redislock.periodic import periodic
-from tests.faults.caches import caches
+from tests.caches import caches, cluster, entry
 
 ROOT = Path(__file__).parent.parent
 LOCATION = "redis://redis.invalid:6379/0"
@@ -98,9 +98,8 @@ class TestRegistered:
 
     def test_an_alias_that_is_asked(self) -> None:
         """Each one that LOCKS names is."""
-        entry = caches("redis://localhost:1/0")["default"]
         with (
-            override_settings(CACHES={"default": entry, "a": entry, "b": entry}),
+            override_settings(CACHES=dict.fromkeys(("default", "a", "b"), entry(NOWHERE))),
             configured(USING="a", LOCKS={"x": {"USING": "b"}}),
         ):
             away = [message for message in check_deployment() if ids([message]) == ["E101"]]
@@ -111,7 +110,7 @@ class TestW007:
     """KEY_PREFIX is set, and locks don't use it."""
 
     def entry(self, **more: Any) -> override_settings:
-        return override_settings(CACHES={"default": {**caches(LOCATION)["default"], **more}})
+        return override_settings(CACHES={"default": {**entry(LOCATION), **more}})
 
     def test_without_a_prefix(self, no_network: list[Any]) -> None:
         """Two projects would share their locks; the hint is a PREFIX that keeps them apart."""
@@ -346,12 +345,12 @@ class TestE002:
                 "served by django.core.cache.backends.locmem.LocMemCache",
             ),
             ({"locks": {"BACKEND": "django_redis.cache.RedisCache"}}, "connection"),
-            ({"locks": caches("nonsense")["default"]}, "must be a URL"),
-            ({"locks": caches(LOCATION, CLIENT_CLASS="no.such.Client")["default"]}, "no"),
+            ({"locks": entry("nonsense")}, "must be a URL"),
+            ({"locks": entry(LOCATION, CLIENT_CLASS="no.such.Client")}, "no"),
             (
                 {
-                    "locks": caches(LOCATION)["default"],
-                    "twin": caches(LOCATION, CONNECTION_POOL_KWARGS={"db": 3})["default"],
+                    "locks": entry(LOCATION),
+                    "twin": entry(LOCATION, CONNECTION_POOL_KWARGS={"db": 3}),
                 },
                 "shares one pool",
             ),
@@ -359,7 +358,7 @@ class TestE002:
     )
     def test_whatever_it_is(self, entries: Any, says: str, no_network: list[Any]) -> None:
         """One message with the reason, and an entry to paste."""
-        default = caches(LOCATION + "?other")["default"]
+        default = entry(LOCATION + "?other")
         with override_settings(CACHES={"default": default, **entries}), configured(USING="locks"):
             (message,) = static()
             assert ids([message]) == ["E002"]
@@ -421,11 +420,12 @@ NOWHERE = "redis://localhost:1/0"
 TIMEOUTS = {"SOCKET_TIMEOUT": 5, "SOCKET_CONNECT_TIMEOUT": 2}
 APART = {"USING": "locks"}
 CACHE = {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
+DJANGO = "django.core.cache.backends.redis.RedisCache"
 
 
 def locks(url: str = NOWHERE, **options: Any) -> dict[str, Any]:
     """An alias for locks, beside a cache that is elsewhere."""
-    return {"default": CACHE, "locks": caches(url, **{**TIMEOUTS, **options})["default"]}
+    return {"default": CACHE, "locks": entry(url, **{**TIMEOUTS, **options})}
 
 
 def test_a_good_entry() -> None:
@@ -443,25 +443,18 @@ class TestW002:
 
     def test_the_hint_names_a_database_that_is_free(self) -> None:
         """No other entry uses it."""
-        entries = {number: caches(f"redis://localhost:1/{number}")["default"] for number in "012"}
+        entries = {number: entry(f"redis://localhost:1/{number}") for number in "012"}
         told = advice({"default": entries["1"], **entries}, USING="default")
         assert "redis://localhost:1/3" in str(told["W002"].hint)
 
     @pytest.mark.parametrize(
         "other",
         [
-            {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": NOWHERE},
-            {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "redis://localhost:1"},
-            {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "redis://localhost:1?db=0"},
-            {
-                "BACKEND": "django.core.cache.backends.redis.RedisCache",
-                "LOCATION": ["redis://x/3", NOWHERE],
-            },
-            {
-                "BACKEND": "django.core.cache.backends.redis.RedisCache",
-                "LOCATION": "redis://localhost:1",
-                "OPTIONS": {"db": "0"},
-            },
+            entry(NOWHERE),
+            entry("redis://localhost:1"),
+            entry("redis://localhost:1?db=0"),
+            {"BACKEND": DJANGO, "LOCATION": ["redis://x/3", NOWHERE]},
+            {"BACKEND": DJANGO, "LOCATION": "redis://localhost:1", "OPTIONS": {"db": "0"}},
         ],
     )
     def test_the_same_database(self, other: Any) -> None:
@@ -474,12 +467,10 @@ class TestW002:
         """SELECT changes nothing on Redis Cloud, so another number is the same database."""
         cloud = "redis://redis-1.c1.us-east-1-2.ec2.redns.redis-cloud.com:1"
         entries = {
-            name: {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": f"{cloud}/{number}"}
+            name: entry(f"{cloud}/{number}", **TIMEOUTS)
             for number, name in enumerate(("default", "locks"))
         }
-        told = advice(
-            {name: {**one, "OPTIONS": TIMEOUTS} for name, one in entries.items()}, **APART
-        )
+        told = advice(entries, **APART)
         assert list(told) == ["W002"]
         assert "a server of their own" in str(told["W002"].hint)
 
@@ -488,8 +479,7 @@ class TestW002:
     )
     def test_another_database(self, location: str) -> None:
         """Then nothing is said."""
-        other = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": location}
-        assert advice({**locks(), "other": other}, **APART) == {}
+        assert advice({**locks(), "other": entry(location)}, **APART) == {}
 
     @pytest.mark.parametrize(
         "other",
@@ -528,7 +518,7 @@ class TestW003:
     def test_missing(self) -> None:
         """It says what to write. redis-py 8 has some of its own; they count."""
         pool = {"CONNECTION_POOL_KWARGS": self.NONE}
-        told = advice({"default": CACHE, "locks": caches(NOWHERE, **pool)["default"]}, **APART)
+        told = advice({"default": CACHE, "locks": entry(NOWHERE, **pool)}, **APART)
         assert list(told) == ["W003"]
 
     @pytest.mark.parametrize(
@@ -661,15 +651,7 @@ class TestE004:
         )
 
     def test_a_cluster(self, settings: Any) -> None:
-        settings.CACHES = {
-            "default": {
-                "BACKEND": "django_redis.cache.RedisCache",
-                "LOCATION": "redis://localhost:1/0",
-                "OPTIONS": {
-                    "CONNECTION_FACTORY": "django_redislock.cluster.ClusterConnectionFactory"
-                },
-            }
-        }
+        settings.CACHES = cluster([NOWHERE])
         settings.REDISLOCK = {"LOCKS": {"invoice:*": {"AFTER_LOSS": "wait"}}}
         [one] = static()
         assert one.id == "redislock.E004"

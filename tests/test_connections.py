@@ -39,7 +39,8 @@ from django_redislock.transport import command
 from django_redislock.transport.loans import lines_of
 from django_redislock.transport.protocol import Command, is_last, pack, reader
 from django_redislock.transport.server import server_of
-from tests.faults.caches import caches as entry
+from tests.caches import caches as entries
+from tests.caches import entry
 from tests.faults.interruption import KINDS, OURS, every_place
 from tests.lines import missing
 from tests.waiting import PATIENCE, eventually
@@ -117,7 +118,7 @@ def test_tcp(tcp: RedisServer, way: str) -> None:
     if way == "a user" and django_redis.VERSION < (7,):
         pytest.skip("USERNAME is new in django-redis 7")
     url, options = WAYS[way]
-    with override_settings(CACHES=entry(f"redis://{url.format(tcp.tcp_port)}", **options)):
+    with override_settings(CACHES=entries(f"redis://{url.format(tcp.tcp_port)}", **options)):
         assert lock_and_wait() == ["sync", "async"]
 
 
@@ -134,7 +135,7 @@ def test_pool_options(tcp: RedisServer) -> None:
     }
     url = f"redis://:open%20sesame@127.0.0.1:{tcp.tcp_port}/3"
     options = {"SOCKET_TIMEOUT": 3, "SOCKET_CONNECT_TIMEOUT": 2, "CONNECTION_POOL_KWARGS": pool}
-    with override_settings(CACHES=entry(url, **options)):
+    with override_settings(CACHES=entries(url, **options)):
         assert lock_and_wait() == ["sync", "async"]
         factory = server_of("default").async_pool().factory
         kwargs = factory.connection_kwargs
@@ -150,7 +151,7 @@ def test_a_blocking_pool(tcp: RedisServer) -> None:
         "CONNECTION_POOL_CLASS": "redis.BlockingConnectionPool",
         "CONNECTION_POOL_KWARGS": {"max_connections": 2, "timeout": 7},
     }
-    with override_settings(CACHES=entry(url, **options)):
+    with override_settings(CACHES=entries(url, **options)):
         assert lock_and_wait() == ["sync", "async"]
 
 
@@ -167,7 +168,7 @@ def hopeless(match: str) -> None:
 
 def test_a_host_that_is_unknown() -> None:
     """No name server knows it, and waiting does not change that."""
-    with override_settings(CACHES=entry("redis://redislock.invalid:6379/0")):
+    with override_settings(CACHES=entries("redis://redislock.invalid:6379/0")):
         hopeless("redislock.invalid")
 
 
@@ -191,7 +192,9 @@ def test_tls_at_one_end_only(scheme: str, says: bytes, match: str) -> None:
                     client.close()
 
         threading.Thread(target=answer, daemon=True).start()
-        with override_settings(CACHES=entry(f"{scheme}://127.0.0.1:{listener.getsockname()[1]}")):
+        with override_settings(
+            CACHES=entries(f"{scheme}://127.0.0.1:{listener.getsockname()[1]}")
+        ):
             hopeless(match)
         listener.shutdown(socket.SHUT_RDWR)
 
@@ -222,10 +225,10 @@ def test_tls(tmp_path: Path) -> None:
     try:
         pool = {"ssl_ca_certs": str(certificate), "ssl_cert_reqs": "required"}
         url = f"rediss://127.0.0.1:{port}/0"
-        with override_settings(CACHES=entry(url, CONNECTION_POOL_KWARGS=pool)):
+        with override_settings(CACHES=entries(url, CONNECTION_POOL_KWARGS=pool)):
             assert lock_and_wait() == ["sync", "async"]
         # Another URL, since django-redis keeps one pool per URL, whatever the options.
-        with override_settings(CACHES=entry(url.replace("/0", "/1"))):
+        with override_settings(CACHES=entries(url.replace("/0", "/1"))):
             hopeless(r"(?i)certificate")
         interrupted(ConnectionPool.from_url(url, **pool, socket_timeout=PATIENCE))
     finally:
@@ -260,7 +263,7 @@ def test_sentinel() -> None:
             "CONNECTION_FACTORY": "django_redis.pool.SentinelConnectionFactory",
             "SENTINELS": sentinels.addresses,
         }
-        with override_settings(CACHES=entry(f"redis://{sentinels.service}/0", **options)):
+        with override_settings(CACHES=entries(f"redis://{sentinels.service}/0", **options)):
             assert lock_and_wait() == ["sync", "async"]
             with redis_lock("renewed", ttl=0.3) as lease:
                 with Redis.from_url(primary.url) as client:
@@ -274,7 +277,7 @@ class TestRedisAway:
 
     @pytest.fixture
     def gone(self) -> Iterator[RedisServer]:
-        with server() as running, override_settings(CACHES=entry(running.url)):
+        with server() as running, override_settings(CACHES=entries(running.url)):
             yield running
 
     def test_at_acquire(self, gone: RedisServer) -> None:
@@ -324,7 +327,7 @@ class TestRedisAway:
 
 def test_wrong_password_is_no_reason_to_wait(tcp: RedisServer) -> None:
     """It will not get better: LockUnavailable at once, although the wait is long."""
-    caches_entry = entry(f"redis://127.0.0.1:{tcp.tcp_port}/4", PASSWORD="wrong")
+    caches_entry = entries(f"redis://127.0.0.1:{tcp.tcp_port}/4", PASSWORD="wrong")
     with override_settings(CACHES=caches_entry):
         with pytest.raises(LockUnavailable, match=r"(?i)AuthenticationError|WRONGPASS|password"):
             redis_lock("job", wait=None).acquire()
@@ -335,7 +338,7 @@ def test_a_user_without_channels(tcp: RedisServer) -> None:
     with Redis(port=tcp.tcp_port, password="open sesame") as client:
         rules = ["on", ">secret", "~*", "+@all", "resetchannels"]
         client.execute_command("ACL", "SETUSER", "silent", *rules)
-    with override_settings(CACHES=entry(f"redis://silent:secret@127.0.0.1:{tcp.tcp_port}/7")):
+    with override_settings(CACHES=entries(f"redis://silent:secret@127.0.0.1:{tcp.tcp_port}/7")):
         with ThreadPoolExecutor() as threads:
             with redis_lock("job"):
                 waiter = threads.submit(lambda: redis_lock("job").acquire(wait=PATIENCE))
@@ -351,7 +354,7 @@ def test_a_missing_permission_is_named(tcp: RedisServer) -> None:
         client.execute_command(
             "ACL", "SETUSER", "limited", "on", ">secret", "~*", "&*", "+@all", "-evalsha"
         )
-    with override_settings(CACHES=entry(f"redis://limited:secret@127.0.0.1:{tcp.tcp_port}/0")):
+    with override_settings(CACHES=entries(f"redis://limited:secret@127.0.0.1:{tcp.tcp_port}/0")):
         with pytest.raises(LockUnavailable, match=r"(?i)evalsha"):
             redis_lock("job", wait=None).acquire()
 
@@ -379,7 +382,7 @@ def test_a_replica_of_redis_62() -> None:
 
 def test_two_aliases_that_differ_only_in_their_options() -> None:
     """django-redis would let them share a pool, and so a database: that is refused."""
-    one = entry(os.environ["REDISLOCK_TEST_URL"])["default"]
+    one = entry(os.environ["REDISLOCK_TEST_URL"])
     third = {**one, "OPTIONS": {"CONNECTION_POOL_KWARGS": {"db": 3}}}
     with override_settings(CACHES={"default": one, "locks": third}):
         with pytest.raises(ImproperlyConfigured, match=r"'locks'.*'default'.*same LOCATION"):
@@ -398,7 +401,7 @@ def test_a_pool_that_others_disconnect(tcp: RedisServer) -> None:
         while not stop.wait(0.02):
             pool.disconnect()
 
-    with override_settings(CACHES=entry(f"redis://:open sesame@127.0.0.1:{tcp.tcp_port}/0")):
+    with override_settings(CACHES=entries(f"redis://:open sesame@127.0.0.1:{tcp.tcp_port}/0")):
         pool = server_of("default").shared_pool()
         others = threading.Thread(target=disconnect)
         others.start()
@@ -415,7 +418,9 @@ def test_another_encoding(redis: Redis) -> None:
     """The encoding of a cache's values is none of our keys' business."""
     location = os.environ["REDISLOCK_TEST_URL"] + "&encoding=latin-1"
     redis.script_flush()
-    with override_settings(CACHES=entry(location, CONNECTION_POOL_KWARGS={"encoding": "latin-1"})):
+    with override_settings(
+        CACHES=entries(location, CONNECTION_POOL_KWARGS={"encoding": "latin-1"})
+    ):
         with redis_lock("Rechnung Ł"):
             assert redis.exists("redislock:{Rechnung Ł}")
 
@@ -423,7 +428,7 @@ def test_another_encoding(redis: Redis) -> None:
 def test_a_sharded_client_is_refused() -> None:
     """Its locks would live on several servers."""
     options = {"CLIENT_CLASS": "django_redis.client.ShardClient"}
-    with override_settings(CACHES=entry("redis://127.0.0.1:1/0", **options)):
+    with override_settings(CACHES=entries("redis://127.0.0.1:1/0", **options)):
         assert caches["default"]
         with pytest.raises(ImproperlyConfigured, match="ShardClient; locks need one primary"):
             redis_lock("job").acquire()
@@ -441,7 +446,7 @@ def test_a_backend_that_is_not_there() -> None:
 
 def test_a_location_that_is_no_url() -> None:
     """It is said what to write; without what stands there, which may be a password."""
-    with override_settings(CACHES=entry("user:secret@localhost:6379")):
+    with override_settings(CACHES=entries("user:secret@localhost:6379")):
         with pytest.raises(ImproperlyConfigured, match=r"'LOCATION'\] must be a URL") as caught:
             redis_lock("job").acquire()
     assert "secret" not in str(caught.value)

@@ -14,9 +14,9 @@ from devtools.redis_server import RedisServer
 from django_redislock import LockError, LockUnavailable, Redlock, redis_lock
 from django_redislock.base import tokens
 from django_redislock.lease import order
+from tests.caches import caches, entry
 from tests.contract.api import Api
 from tests.crash import report
-from tests.faults.caches import caches
 
 PASSWORD = "s3cr3t"
 
@@ -80,7 +80,7 @@ def test_redis_in_trouble(
         channels="*",
         categories=["+@all"],
     )
-    settings.CACHES = caches(f"{url}/0", SOCKET_TIMEOUT=0.5)
+    settings.CACHES = caches(f"{url}/0", SOCKET_TIMEOUT=0.2)
     lease = api.acquire(redis_lock("job"))
     with server.paused():
         crashes(lambda: api.extend(lease), LockUnavailable)  # over the open connection
@@ -130,7 +130,7 @@ def test_a_redlock(api: Api, server: RedisServer, settings: Any, crashes: Any) -
     """Nothing of any of its servers is shown."""
     url = f"redis://:{PASSWORD}@127.0.0.1:1"
     settings.CACHES = settings.CACHES | {
-        name: caches(f"{url}{number}/0")["default"] for number, name in enumerate("abc")
+        name: entry(f"{url}{number}/0") for number, name in enumerate("abc")
     }
     crashes(lambda: api.acquire(Redlock("job", using=["a", "b", "c"], wait=0)), LockUnavailable)
 

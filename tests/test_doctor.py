@@ -43,7 +43,7 @@ from django_redislock.doctor.settings import overlap
 from django_redislock.inspection import Inspector
 from django_redislock.primitives import scripts
 from django_redislock.settings import naming
-from tests.faults.caches import caches
+from tests.caches import caches, entry
 from tests.manage import broken_project, environ
 from tests.operations.calling import AWAY, run, write_down
 from tests.pasting import paste
@@ -261,7 +261,7 @@ class TestE101:
     def test_one_of_two(self, serve: Callable[..., RedisServer], settings: Any) -> None:
         """The findings of the other server are reported."""
         serve("--appendonly", "no")
-        settings.CACHES = settings.CACHES | {"away": caches(AWAY)["default"]}
+        settings.CACHES = settings.CACHES | {"away": entry(AWAY)}
         report = doctor("--using", "default", "--using", "away")
         assert report.code == 69
         assert {"E101", "W102"} <= report.findings.keys()

@@ -27,7 +27,7 @@ from django_redislock.contrib.prometheus.fleet import FAMILIES, Busy, Fleet, Ser
 from django_redislock.contrib.prometheus.views import fleet_view
 from django_redislock.inspection import Listing, inspectors
 from django_redislock.settings import naming
-from tests.faults.caches import caches
+from tests.caches import caches
 from tests.manage import Manage
 from tests.operations.calling import AWAY, call, granted, run, write_down
 from tests.test_decorators import held_elsewhere

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -12,7 +13,10 @@ from redis import Redis
 
 from django_redislock import Semaphore, once, redis_lock
 from django_redislock.inspection import Inspector
+from django_redislock.lease.watchdog import watchdog
+from django_redislock.transport.inbox import Inbox
 from django_redislock.transport.ports import BasePort
+from django_redislock.transport.server import server_of
 from tests.processes import Worker
 from tests.waiting import PATIENCE, eventually
 
@@ -61,7 +65,7 @@ def test_by_a_message(redis: Redis, learned: list[str], start: Callable[..., Wor
 
 def test_by_looking(redis: Redis, learned: list[str]) -> None:
     """Nobody says that a lease has ended."""
-    redis_lock("job", ttl=1, renew=False).acquire()
+    redis_lock("job", ttl=0.3, renew=False).acquire()
     learned.clear()
     with ThreadPoolExecutor(1) as threads:
         threads.submit(waits).result(PATIENCE)
@@ -76,6 +80,13 @@ def no_messages(redis: Redis) -> Iterator[None]:
         yield
     finally:
         redis.acl_setuser("default", enabled=True, commands=["+publish"])
+
+
+def nothing_was_counted(redis: Redis) -> None:
+    """Neither by now nor later in the background."""
+    watchdog(server_of("default")).settle(PATIENCE)
+    assert Inspector().untold() == 0
+    assert not redis.exists("redislock:untold")
 
 
 class TestUntold:
@@ -122,6 +133,20 @@ class TestUntold:
             waiter.result(PATIENCE)
         eventually(lambda: Inspector().untold() == 1)
 
+    def test_a_message_that_takes_its_time(
+        self, redis: Redis, learned: list[str], start: Callable[..., Worker], monkeypatch: Any
+    ) -> None:
+        """It was not missed."""
+        tell = Inbox._tell
+
+        def late(inbox: Inbox, *args: Any, **options: Any) -> None:
+            time.sleep(0.2)
+            tell(inbox, *args, **options)
+
+        monkeypatch.setattr(Inbox, "_tell", late)
+        test_by_a_message(redis, learned, start)
+        nothing_was_counted(redis)
+
     def test_what_does_not_count(self, redis: Redis, start: Callable[..., Worker]) -> None:
         """A message that came, a handover within the process, and a lease that has ended."""
         test_by_a_message(redis, ["message"], start)
@@ -130,7 +155,6 @@ class TestUntold:
                 waiter = threads.submit(waits)
                 listens(redis)
             waiter.result(PATIENCE)
-            redis_lock("job", ttl=1, renew=False).acquire()
+            redis_lock("job", ttl=0.3, renew=False).acquire()
             threads.submit(waits).result(PATIENCE)
-        assert Inspector().untold() == 0
-        assert not redis.exists("redislock:untold")
+        nothing_was_counted(redis)

@@ -37,7 +37,7 @@ from django_redislock.transport.command import carry_out
 from django_redislock.transport.loans import lines_of
 from django_redislock.transport.protocol import short_answer
 from django_redislock.transport.server import server_of
-from tests.faults.caches import caches as at
+from tests.caches import caches as at
 from tests.faults.interruption import KINDS, OURS, every_place
 from tests.lines import missing, taken
 from tests.waiting import PATIENCE, eventually

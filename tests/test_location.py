@@ -16,8 +16,8 @@ from django.test import override_settings
 
 from django_redislock import LockUnavailable, redis_lock
 from django_redislock.transport.cluster import location_of
+from tests.caches import caches as entries
 from tests.crash import report
-from tests.faults.caches import caches as entry
 
 URLS = [
     "redis://:s3cr{}et@localhost:6379/0",
@@ -46,7 +46,7 @@ def test_a_password_that_is_not_encoded(url: str, special: str) -> None:
         lambda: redis_lock("job", wait=0).acquire(),
         lambda: asyncio.run(redis_lock("job", wait=0).aacquire()),
     ]
-    with override_settings(CACHES=entry(url.format(special))):
+    with override_settings(CACHES=entries(url.format(special))):
         for call in calls:
             kind, _, text = shown(call)
             assert kind is ImproperlyConfigured
@@ -68,7 +68,7 @@ def test_a_password_that_is_not_encoded(url: str, special: str) -> None:
 @pytest.mark.parametrize("special", "/#?")
 def test_commands(command: list[str], special: str, capfd: pytest.CaptureFixture[str]) -> None:
     """They exit with 78, and show nothing of LOCATION."""
-    with override_settings(CACHES=entry(URLS[0].format(special))):
+    with override_settings(CACHES=entries(URLS[0].format(special))):
         kind, code, text = shown(lambda: call_command("redislock", *command))
     assert kind is CommandError
     assert code == 78
@@ -104,7 +104,7 @@ def test_an_entry_of_which_no_pool_can_be_made(
 ) -> None:
     """Whatever its classes raise, the settings are wrong: commands exit with 78, and no password
     is shown."""
-    with override_settings(CACHES=entry(url, **options)):
+    with override_settings(CACHES=entries(url, **options)):
         kind, code, text = shown(use)
         with suppress(AttributeError):  # made in an event loop, or not at all
             del caches["default"]
@@ -118,7 +118,7 @@ def test_an_entry_of_which_no_pool_can_be_made(
 @pytest.mark.parametrize("command", [["check"], ["redislock", "doctor"]], ids=" ".join)
 def test_findings(command: list[str], special: str, capfd: pytest.CaptureFixture[str]) -> None:
     """The check and the doctor find it, and show nothing of it either."""
-    with override_settings(CACHES=entry(URLS[0].format(special))):
+    with override_settings(CACHES=entries(URLS[0].format(special))):
         kind, _, text = shown(lambda: call_command(*command))
     text += "".join(capfd.readouterr())
     assert issubclass(kind, CommandError)
@@ -130,7 +130,7 @@ def test_a_node_of_a_cluster() -> None:
     """Its URL is no exception; nor is it shown when it can't be a node's, or the nodes' databases
     differ."""
     factory = "django_redislock.cluster.ClusterConnectionFactory"
-    with override_settings(CACHES=entry(URLS[0].format("/"), CONNECTION_FACTORY=factory)):
+    with override_settings(CACHES=entries(URLS[0].format("/"), CONNECTION_FACTORY=factory)):
         kind, _, text = shown(lambda: redis_lock("job", wait=0).acquire())
         assert kind is ImproperlyConfigured
         assert "s3cr" not in text
@@ -141,7 +141,7 @@ def test_a_node_of_a_cluster() -> None:
             r"names the databases \[0, 3\]",
         ),
     ):
-        with override_settings(CACHES=entry(url, CONNECTION_FACTORY=factory)):
+        with override_settings(CACHES=entries(url, CONNECTION_FACTORY=factory)):
             with pytest.raises(ImproperlyConfigured, match=said) as caught:
                 redis_lock("job", wait=0).acquire()
             assert "s3cr" not in str(caught.value)
@@ -151,7 +151,7 @@ def test_a_database_of_a_cluster_for_the_cache() -> None:
     """Locks can use it; redis-py's client of a cluster, which a project's cache uses, can't."""
     factory = "django_redislock.cluster.ClusterConnectionFactory"
     url = "redis://user:s3cret@localhost:1/3"
-    with override_settings(CACHES=entry(url, CONNECTION_FACTORY=factory)):
+    with override_settings(CACHES=entries(url, CONNECTION_FACTORY=factory)):
         with pytest.raises(ImproperlyConfigured, match="can't use database 3 of a cluster"):
             caches["default"].get("key")
         with pytest.raises(LockUnavailable, match="Connection refused"):

@@ -25,7 +25,7 @@ from django_redislock.primitives.waiting import NEVER
 from django_redislock.transport import connections
 from django_redislock.transport import connections as meanings
 from django_redislock.transport.subscription import Subscription
-from tests.faults.caches import caches as entries
+from tests.caches import caches as entries
 from tests.test_lines import ask
 from tests.waiting import PATIENCE
 

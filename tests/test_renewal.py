@@ -471,7 +471,7 @@ class TestManyLeases:
             return real(leases, ask=ask)
 
         monkeypatch.setattr(watched, "_renew", fail_once)
-        with redis_lock("job", ttl=6), redis_lock("other", ttl=6):
+        with redis_lock("job", ttl=4), redis_lock("other", ttl=4):
             assert failed.wait(PATIENCE)
             for name in ("job", "other"):
                 before = redis.pexpiretime(f"redislock:{{{name}}}")

@@ -67,7 +67,7 @@ def locks(*urls: str) -> None:
         once,
         redis_lock,
     )
-    from tests.faults.caches import caches
+    from tests.caches import entry
 
     every = [
         redis_lock("job", wait=None, ttl=0.6),
@@ -86,7 +86,7 @@ def locks(*urls: str) -> None:
                 lease.check()
 
     aliases = zip(["default", "1", "2", "3"], urls, strict=True)
-    with override_settings(CACHES={alias: caches(url)["default"] for alias, url in aliases}):
+    with override_settings(CACHES={alias: entry(url) for alias, url in aliases}):
         for lock in every:
             threads = [threading.Thread(target=section, args=[lock]) for _ in range(4)]
             for thread in threads:

@@ -22,6 +22,7 @@ from django_redislock.client import Lock
 from django_redislock.inspection import Inspector, LockInfo
 from django_redislock.inspection.words import process_name
 from tests.admin.conftest import LIST, client_of
+from tests.caches import caches
 from tests.operations.calling import AWAY, before_clearing, granted, strangers, write_down
 from tests.waiting import PATIENCE, eventually
 
@@ -237,7 +238,7 @@ def test_redis_away(operator: Client, redis: Redis, settings: Any) -> None:
     granted(redis, "job")
     page = ask(operator, "job")
     there = settings.CACHES
-    settings.CACHES = {"default": {**there["default"], "LOCATION": AWAY}}
+    settings.CACHES = caches(AWAY)
     seen = page.context["form"].initial["seen"]
     answer = operator.post(CLEAR, {"seen": seen, "reason": "r"})
     assert answer.status_code == 503
@@ -264,7 +265,7 @@ def test_redis_goes_away(
 
     def once(lock: LockInfo) -> None:
         if done:
-            settings.CACHES = {"default": {**there["default"], "LOCATION": AWAY}}
+            settings.CACHES = caches(AWAY)
         done.append(lock.name)
 
     before_clearing(monkeypatch, once)

@@ -19,6 +19,7 @@ from django_redislock.periodic import Ledger
 from django_redislock.periodic.job import job_of_lock
 from django_redislock.primitives.ledger import RunOutcome
 from tests.admin.conftest import client_of
+from tests.caches import caches
 from tests.operations.calling import AWAY
 from tests.periodic.conftest import make, now, registry  # noqa: F401
 from tests.periodic.test_ledger import claim, finish
@@ -170,7 +171,7 @@ class TestActing:
 
     def test_redis_is_away(self, operator: Client, job: Any, settings: Any) -> None:
         """What may have been done is said, and is in the history."""
-        settings.CACHES = {"default": {**settings.CACHES["default"], "LOCATION": AWAY}}
+        settings.CACHES = caches(AWAY)
         answer = operator.post(f"{LIST}shop.report/run/")
         assert answer.status_code == 302
         [message] = get_messages(answer.wsgi_request)
@@ -335,7 +336,7 @@ def test_without_jobs(admin_client: Client, make: Any) -> None:  # noqa: F811
 
 def test_redis_away(looker: Client, job: Any, settings: Any) -> None:
     """The pages say so."""
-    settings.CACHES = {"default": {**settings.CACHES["default"], "LOCATION": AWAY}}
+    settings.CACHES = caches(AWAY)
     for url in (LIST, PAGE):
         assert looker.get(url).status_code == 503
 

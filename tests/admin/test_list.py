@@ -21,6 +21,7 @@ from django_redislock.admin.pages import health
 from django_redislock.base.tokens import NO_PROCESS
 from django_redislock.models import LockStatus
 from tests.admin.conftest import LIST, client_of
+from tests.caches import caches, entry
 from tests.operations.calling import AWAY, granted, strangers
 
 ENDED = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -298,7 +299,7 @@ def test_asking_for_health(redis: Redis) -> None:
 def test_several_servers(operator: Client, settings: Any) -> None:
     """A server that is away is named; the locks of the others are shown with their alias."""
     there = settings.CACHES["default"]
-    settings.CACHES = {"default": there, "gone": {**there, "LOCATION": AWAY}}
+    settings.CACHES = {"default": there, "gone": entry(AWAY)}
     settings.REDISLOCK = {"LOCKS": {"far:*": {"USING": "gone"}}}
     with redis_lock("job"):
         page = operator.get(LIST)
@@ -313,12 +314,12 @@ def test_several_servers(operator: Client, settings: Any) -> None:
 def test_a_refresh_leaves_messages(operator: Client, settings: Any, there: bool) -> None:
     """The answer to the script has no messages, so they remain for a person."""
     operator.post(f"{LIST}clear/", {"seen": "x", "reason": "x"})
-    caches = settings.CACHES
+    there = settings.CACHES
     if not there:
-        settings.CACHES = {"default": {**caches["default"], "LOCATION": AWAY}}
+        settings.CACHES = caches(AWAY)
     refreshed = operator.get(LIST, headers={"X-Redislock-Refresh": "1"})
     assert "messagelist" not in refreshed.content.decode()
-    settings.CACHES = caches
+    settings.CACHES = there
     assert "messagelist" in operator.get(LIST).content.decode()
     assert "messagelist" not in operator.get(LIST).content.decode()
 

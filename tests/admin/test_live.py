@@ -16,6 +16,7 @@ from django_redislock import LockUnavailable, redis_lock
 from django_redislock.inspection import Inspector
 from django_redislock.models import LockStatus
 from django_redislock.models.live import LockId
+from tests.caches import entry
 from tests.operations.calling import AWAY, granted
 
 pytestmark = pytest.mark.django_db
@@ -217,7 +218,7 @@ def test_without_time_zones(redis: Redis, settings: Any) -> None:
 def test_redis_away(settings: Any) -> None:
     """`LockUnavailable` is raised; of several servers, those that answer are shown."""
     there = settings.CACHES["default"]
-    settings.CACHES = {"default": there, "gone": {**there, "LOCATION": AWAY}}
+    settings.CACHES = {"default": there, "gone": entry(AWAY)}
     settings.REDISLOCK = {"LOCKS": {"far:*": {"USING": "gone"}}}
     with redis_lock("job"):
         snapshot = LockStatus.snapshot()

@@ -18,6 +18,7 @@ from django_redislock import redis_lock
 from django_redislock.inspection import Inspector
 from django_redislock.models import LockStatus
 from tests.admin.conftest import LIST, client_of
+from tests.caches import caches
 from tests.operations.calling import AWAY, granted, write_down
 from tests.periodic.conftest import make, registry  # noqa: F401 - fixtures
 from tests.test_story import in_queue
@@ -117,7 +118,7 @@ def test_history_stays(operator: Client, redis: Redis) -> None:
 def test_history_without_redis(operator: Client, settings: Any) -> None:
     """The history is in the database."""
     cleared_once()
-    settings.CACHES = {"default": {**settings.CACHES["default"], "LOCATION": AWAY}}
+    settings.CACHES = caches(AWAY)
     assert "it hung" in operator.get(HISTORY).content.decode()
     answer = operator.get(f"{LIST}default_3Aother/history/")
     assert answer.status_code == 200
@@ -175,7 +176,7 @@ def test_a_key_of_a_wrong_type(operator: Client, redis: Redis) -> None:
 @pytest.mark.parametrize("page", ["", "default_3Ajob/change/", "default_3Ajob/history/"])
 def test_redis_is_not_asked_for_strangers(db: Any, settings: Any, page: str) -> None:
     """Users without the permission get 403, whether Redis is away or not."""
-    settings.CACHES = {"default": {**settings.CACHES["default"], "LOCATION": AWAY}}
+    settings.CACHES = caches(AWAY)
     client = client_of("nobody")
     assert client.get(f"{LIST}{page}").status_code == 403
     assert client.get(f"{LIST}default_3Ajob/delete/").status_code == 403

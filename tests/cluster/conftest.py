@@ -9,7 +9,7 @@ import pytest
 
 from devtools.redis_cluster import RedisCluster
 from devtools.redis_server import find_server
-from tests.cluster.caches import cluster as caches
+from tests.caches import cluster as caches
 from tests.processes import Start, Worker
 
 
@@ -22,6 +22,13 @@ def _own_servers() -> None:
 @pytest.fixture(scope="session")
 def shared_cluster() -> Iterator[RedisCluster]:
     with RedisCluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def node() -> Iterator[RedisCluster]:
+    """A cluster of one node, for entries that know nothing of clusters."""
+    with RedisCluster(1) as cluster:
         yield cluster
 
 

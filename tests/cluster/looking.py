@@ -9,7 +9,7 @@ from devtools.redis_server import RedisServer
 from django_redislock import Lease, redis_lock
 from django_redislock.inspection import Inspector
 from tests.contract.api import Api
-from tests.waiting import PATIENCE, eventually
+from tests.waiting import eventually
 
 
 def name_at(cluster: RedisCluster, node: RedisServer, *, start: int = 0) -> str:
@@ -34,19 +34,6 @@ def hold_each(api: Api, names: list[str]) -> None:
         second = api.acquire(redis_lock(name), wait=0)
         assert second.fencing_token > first.fencing_token
         api.release(second)
-
-
-def take_turns(api: Api) -> None:
-    """Three wait for a lock, and have it in the order in which they came."""
-    lease = api.acquire(redis_lock("job"))
-    waiters = []
-    for number in range(3):
-        waiters.append(api.start(lambda: api.acquire(redis_lock("job"), wait=PATIENCE)))
-        waiting(number + 1)
-    for waiter in waiters:
-        api.release(lease)
-        lease = waiter.result(PATIENCE)
-    api.release(lease)
 
 
 def killed_waiters(cluster: RedisCluster, lease: Lease, number: int, inbox: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from tests.cluster.caches import cluster
+from tests.caches import cluster
 from tests.settings import *  # noqa: F403
 
 CACHES = cluster(os.environ["REDISLOCK_TEST_NODES"].split())

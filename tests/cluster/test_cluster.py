@@ -20,8 +20,6 @@ from devtools.redis_cluster import RedisCluster
 from devtools.redis_server import RedisServer
 from django_redislock import (
     Lease,
-    LeaseLost,
-    LeaseRevoked,
     LeaseState,
     LockUnavailable,
     MultiLock,
@@ -42,8 +40,8 @@ from django_redislock.primitives.keys import Keys, counter
 from django_redislock.transport.cluster import slot_of
 from django_redislock.transport.ports import SyncPort
 from django_redislock.transport.server import server_of
-from tests.cluster.caches import cluster as caches
-from tests.cluster.looking import hold_each, killed_waiters, take_turns, waiting
+from tests.caches import cluster as caches
+from tests.cluster.looking import hold_each, killed_waiters, waiting
 from tests.contract.api import Api
 from tests.pasting import paste
 from tests.processes import Worker
@@ -66,11 +64,6 @@ def test_the_names_are_spread(cluster: RedisCluster) -> None:
 def test_held_refused_released(cluster: RedisCluster, api: Api) -> None:
     """On each node, and with fencing tokens that grow."""
     hold_each(api, NAMES)
-
-
-def test_a_waiter_is_handed_the_lock(cluster: RedisCluster, api: Api) -> None:
-    """In order of arrival; and told of it, over whatever node its process listens at."""
-    take_turns(api)
 
 
 def test_processes_at_different_nodes(cluster: RedisCluster, begin: Begin) -> None:
@@ -236,25 +229,6 @@ def test_short_leases_beside_a_silent_node(cluster: RedisCluster, hung: Hang) ->
     go_on(short, 7)
     for lease in short:
         lease.release()
-
-
-def test_cleared(cluster: RedisCluster, api: Api) -> None:
-    """The holder is told, and the next one has it."""
-    lease = api.acquire(redis_lock("job"))
-    api.clear(redis_lock("job"), by="ann", reason="stuck")
-    with pytest.raises(LeaseRevoked, match="stuck"):
-        api.release(lease)
-    api.release(api.acquire(redis_lock("job"), wait=0))
-
-
-def test_a_lease_that_travels(cluster: RedisCluster, api: Api) -> None:
-    """Exported and restored."""
-    text = api.acquire(redis_lock("job")).export()
-    restored = api.restore(text)
-    api.extend(restored)
-    api.release(restored)
-    with pytest.raises(LeaseLost):
-        api.restore(text)
 
 
 def test_what_is_done_once(cluster: RedisCluster, api: Api) -> None:

@@ -14,7 +14,7 @@ from devtools.redis_cluster import RedisCluster
 from devtools.redis_server import RedisServer, RedisServerError
 from django_redislock import LockUnavailable, Semaphore, redis_lock
 from django_redislock.inspection import Inspector
-from tests.cluster.caches import cluster as caches
+from tests.caches import cluster as caches
 from tests.cluster.looking import name_at, waiting
 from tests.contract.api import Api
 from tests.waiting import PATIENCE

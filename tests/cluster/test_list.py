@@ -11,7 +11,7 @@ import pytest
 from devtools.redis_cluster import RedisCluster
 from devtools.redis_server import RedisServer
 from django_redislock.inspection import Inspector, State
-from tests.cluster.caches import cluster as caches
+from tests.caches import cluster as caches
 from tests.cluster.looking import name_at
 from tests.operations.calling import call
 

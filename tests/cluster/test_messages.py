@@ -17,7 +17,7 @@ from django_redislock import MultiLock, redis_lock
 from django_redislock.primitives.keys import Keys
 from django_redislock.transport.inbox import KEEP, Inbox, Process
 from django_redislock.transport.server import every, server_of
-from tests.cluster.caches import cluster as caches
+from tests.caches import cluster as caches
 from tests.cluster.looking import killed_waiters, name_at, waiting
 from tests.contract.api import Api
 from tests.processes import Worker

@@ -6,25 +6,10 @@ import pytest
 
 from devtools.redis_cluster import RedisCluster
 from django_redislock import LockNotAcquired, MultiLock, redis_lock
-from django_redislock.transport.server import server_of
 from tests.contract.api import Api
 from tests.waiting import PATIENCE, eventually
 
 NAMES = [f"account:{number}" for number in range(6)]
-
-
-def test_names_of_many_slots(api: Api, cluster: RedisCluster) -> None:
-    """They are taken slot by slot, extended and given back, and exclude what they should."""
-    assert len({server_of("default").slot(f"redislock:{{{name}}}") for name in NAMES}) > 1
-    lease = api.acquire(MultiLock(NAMES, ttl=10, renew=False))
-    assert sorted(lease.fencing_tokens) == NAMES
-    api.extend(lease, 60)
-    for name in NAMES:
-        holder = api.holder(redis_lock(name))
-        assert holder.fencing_token == lease.fencing_tokens[name]
-        assert holder.remaining > 50
-    api.release(lease)
-    assert all(api.holder(redis_lock(name)) is None for name in NAMES)
 
 
 def test_what_was_taken_is_given_back(api: Api, cluster: RedisCluster) -> None:

@@ -47,7 +47,7 @@ from django_redislock.transport import server as servers
 from django_redislock.transport.ports import SyncPort
 from django_redislock.transport.server import server_of
 from django_redislock.views import idempotent_view
-from tests.cluster.looking import hold_each, take_turns, waiting
+from tests.cluster.looking import hold_each, waiting
 from tests.cluster.sharding import ALIBABA, AZURE, Sharding
 from tests.contract.api import Api, SyncApi
 from tests.processes import Start, Worker
@@ -63,12 +63,6 @@ ENTRIES: dict[str, dict[str, Any]] = {
         "OPTIONS": {"CONNECTION_FACTORY": "django_redislock.cluster.OneAddressConnectionFactory"},
     },
 }
-
-
-@pytest.fixture(scope="module")
-def node() -> Iterator[RedisCluster]:
-    with RedisCluster(1) as cluster:
-        yield cluster
 
 
 @pytest.fixture(scope="module")
@@ -155,11 +149,6 @@ def test_held_refused_released(one: Redis, api: Api) -> None:
     hold_each(api, NAMES)
 
 
-def test_waiters_in_order(one: Redis, api: Api) -> None:
-    """Each is woken when its turn comes."""
-    take_turns(api)
-
-
 @pytest.mark.parametrize("kind", ["mutex", "semaphore", "read", "write", "timestamp", "migration"])
 def test_a_fresh_process(node: RedisCluster, unknown: Redis, start: Start, kind: str) -> None:
     """Its very first request succeeds."""
@@ -201,17 +190,6 @@ def test_released_by_a_process_that_does_not_know(unknown: Redis, api: Api) -> N
     servers._by_slot.clear()
     api.release(lease)
     assert all(api.holder(redis_lock(name)) is None for name in NAMES)
-
-
-def test_permits(one: Redis, api: Api) -> None:
-    """A semaphore and a read-write lock."""
-    first, second = (api.acquire(Semaphore("rates", 2), wait=0) for _ in range(2))
-    assert api.start(lambda: api.acquire(Semaphore("rates", 2), wait=0)).result() is None
-    reader = api.acquire(ReadWriteLock("catalogue").read(), wait=0)
-    writer = api.start(lambda: api.acquire(ReadWriteLock("catalogue").write(), wait=PATIENCE))
-    waiting(1, "catalogue")
-    for lease in (first, second, reader, writer):
-        api.release(lease if lease is not writer else writer.result(PATIENCE))
 
 
 def test_timestamp_locks(one: Redis, api: Api) -> None:

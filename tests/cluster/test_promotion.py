@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 from devtools.redis_cluster import RedisCluster
 from devtools.redis_server import RedisServer
 from django_redislock import LeaseLost, LeaseState, redis_lock
-from tests.cluster.caches import cluster as caches
+from tests.caches import cluster as caches
 from tests.cluster.looking import name_at, waiting
 from tests.contract.api import Api, extended
 from tests.recovery import Recovery

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from devtools.redis_cluster import RedisCluster
-from django_redislock import LeaseRevoked, LeaseState, ReadWriteLock, Semaphore
+from django_redislock import LeaseRevoked, LeaseState, Semaphore
 from django_redislock.inspection import Inspector, State
 from tests.cluster.looking import waiting
 from tests.contract.api import Api
@@ -53,18 +53,3 @@ def test_renewals(cluster: RedisCluster) -> None:
         assert lease is not None
         assert lease.state == LeaseState.HELD
         lease.release()
-
-
-def test_readers_behind_a_writer(cluster: RedisCluster, api: Api) -> None:
-    """They go in together."""
-    lock = ReadWriteLock("catalogue")
-    writer = api.acquire(lock.write())
-    readers = []
-    for number in range(3):
-        readers.append(api.start(lambda: api.acquire(lock.read(), wait=PATIENCE)))
-        waiting(number + 1, "catalogue")
-    api.downgrade(writer)
-    for reader in readers:
-        api.release(reader.result(PATIENCE))
-    api.release(writer)
-    assert Inspector().get("catalogue") is None

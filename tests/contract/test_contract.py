@@ -108,7 +108,6 @@ def those(wanted: Callable[[Kind], bool]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("kind", chosen.values(), ids=chosen, indirect=True)
 
 
-CLOCK = "redislock:clock"
 LASTING = re.compile(r":clock$|:history$|:index$|:gone:|:process:")
 
 
@@ -227,7 +226,7 @@ def test_giving_up_leaves_nothing(api: Api, kind: Kind, redis: Redis) -> None:
     """When the time to wait is over, the answer is None, and no place in a queue remains."""
     lease = api.acquire(kind.make())
     before = keys(redis)
-    assert elsewhere(api, kind.other(), wait=0.2).result(PATIENCE) is None
+    assert elsewhere(api, kind.other(), wait=0.1).result(PATIENCE) is None
     assert keys(redis) == before
     api.release(lease)
     assert not keys(redis)
@@ -235,7 +234,7 @@ def test_giving_up_leaves_nothing(api: Api, kind: Kind, redis: Redis) -> None:
 
 def test_a_waiter_notices_an_expired_holder(api: Api, kind: Kind) -> None:
     """When a holder dies without a word, the waiter has the lock soon after the lease ends."""
-    dead = api.acquire(kind.make(ttl=1, renew=False))
+    dead = api.acquire(kind.make(ttl=0.3, renew=False))
     lease = elsewhere(api, kind.other(), wait=PATIENCE).result(PATIENCE)
     assert dead.state == LeaseState.LOST
     with pytest.raises(LeaseLost):
@@ -253,6 +252,12 @@ def test_release_may_be_repeated(api: Api, kind: Kind) -> None:
     api.release(lease)
     api.extend(other)
     api.release(other)
+
+
+@pytest.fixture
+def clock() -> str:
+    """The key with the last fencing token."""
+    return "redislock:clock"
 
 
 @pytest.fixture
@@ -476,7 +481,7 @@ def test_as_a_decorator(api: Api, kind: Kind, redis: Redis) -> None:
 
 
 @those(lambda kind: kind.fencing)
-def test_fencing_tokens_grow(api: Api, kind: Kind, redis: Redis) -> None:
+def test_fencing_tokens_grow(api: Api, kind: Kind, redis: Redis, clock: str) -> None:
     """Also if Redis forgets the last one, and if its clock goes back."""
     tokens = []
     for forget in (False, True, False, True):
@@ -484,11 +489,11 @@ def test_fencing_tokens_grow(api: Api, kind: Kind, redis: Redis) -> None:
         tokens.append(lease.fencing_token)
         api.release(lease)
         if forget:
-            redis.delete(CLOCK)
+            redis.delete(clock)
     assert tokens == sorted(set(tokens))
     assert tokens[-1] < 2**53
     ahead = tokens[-1] + 3_600_000_000
-    redis.set(CLOCK, ahead)
+    redis.set(clock, ahead)
     for more in (1, 2):
         lease = api.acquire(kind.make())
         assert lease.fencing_token == ahead + more
@@ -496,12 +501,14 @@ def test_fencing_tokens_grow(api: Api, kind: Kind, redis: Redis) -> None:
 
 
 @those(lambda kind: kind.fencing)
-def test_a_renewal_restores_the_last_fencing_token(api: Api, kind: Kind, redis: Redis) -> None:
+def test_a_renewal_restores_the_last_fencing_token(
+    api: Api, kind: Kind, redis: Redis, clock: str
+) -> None:
     """If Redis has forgotten it: the next holder has a larger one, also if the clock goes back."""
     lease = api.acquire(kind.make(renew=False))
-    redis.delete(CLOCK)
+    redis.delete(clock)
     api.extend(lease)
-    assert int(redis.get(CLOCK)) == lease.fencing_token
+    assert int(redis.get(clock)) == lease.fencing_token
     api.release(lease)
 
 

@@ -20,9 +20,9 @@ WAITERS = 20
 
 @pytest.fixture(autouse=True)
 def _sooner(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process looks after its waiters five times as often."""
-    monkeypatch.setattr(inbox, "LOOK_EVERY", inbox.LOOK_EVERY / 5)
-    monkeypatch.setattr(inbox, "PRESENT_EVERY", inbox.PRESENT_EVERY / 5)
+    """A process looks after its waiters ten times as often."""
+    monkeypatch.setattr(inbox, "LOOK_EVERY", inbox.LOOK_EVERY / 10)
+    monkeypatch.setattr(inbox, "PRESENT_EVERY", inbox.PRESENT_EVERY / 10)
 
 
 def line_up(api: Api, redis: Redis, number: int, **options: Any) -> list[Future[Any]]:

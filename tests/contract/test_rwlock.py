@@ -90,7 +90,7 @@ def test_readers_behind_a_writer_go_in_together(api: Api, redis: Redis) -> None:
 def test_a_writer_that_gives_up_lets_readers_pass(api: Api, redis: Redis) -> None:
     """Readers that have waited only behind the writer go in."""
     reader = api.acquire(read())
-    writer = elsewhere(api, write(), wait=1.5)
+    writer = elsewhere(api, write(), wait=1)
     queued(redis, "catalogue", 1)
     behind = elsewhere(api, read(), wait=None)
     queued(redis, "catalogue", 2)

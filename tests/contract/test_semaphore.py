@@ -133,7 +133,7 @@ def test_the_limit_may_change_while_it_is_held(api: Api, redis: Redis) -> None:
 def test_a_waiter_that_gives_up_lets_those_behind_it_pass(api: Api, redis: Redis) -> None:
     """There is room for the second waiter, but not for the first."""
     lease = api.acquire(semaphore())
-    first = other(api, 1, wait=1.5)
+    first = other(api, 1, wait=1)
     queued(redis, "export", 1)
     second = other(api, 2, wait=None)
     queued(redis, "export", 2)

@@ -58,9 +58,9 @@ from django_redislock.periodic import job as registry
 from django_redislock.primitives import redlock
 from django_redislock.testing import check_lock_order
 from django_redislock.views import idempotent_view, lock_view
+from tests.caches import caches, entry
 from tests.classic import Classic
 from tests.docs.world import ROOT, StandIn, World, examples, functions, request
-from tests.faults.caches import caches
 from tests.models import Product
 from tests.operations.calling import granted
 from tests.test_decorators import held_elsewhere
@@ -167,7 +167,7 @@ class Nodes:
         self.servers = {f"redis-{letter}": RedisServer(found) for letter in "abcde"}
         for server in self.servers.values():
             server.start()
-        entries = {name: caches(one.url)["default"] for name, one in self.servers.items()}
+        entries = {name: entry(one.url) for name, one in self.servers.items()}
         self._settings = override_settings(CACHES={**settings.CACHES, **entries})
         self._settings.enable()
         return self
@@ -389,7 +389,7 @@ def shards(world: World, text: str) -> None:
     world.run(text)
     where = settings.CACHES["default"]["LOCATION"].partition("?")[0]
     urls = {alias: f"{where}?db={number}" for number, alias in enumerate(world["SHARDS"], 1)}
-    entries = {alias: caches(url)["default"] for alias, url in urls.items()}
+    entries = {alias: entry(url) for alias, url in urls.items()}
     with override_settings(CACHES={**settings.CACHES, **entries}), ExitStack() as stack:
         clients = {alias: stack.enter_context(Redis.from_url(url)) for alias, url in urls.items()}
         used = []
@@ -529,9 +529,8 @@ def in_development(world: World, text: str) -> None:
 
 def rebuilt(world: World, text: str) -> None:
     """While one works, another one does nothing."""
-    entry = caches(world["url"])["default"]
-    entry["OPTIONS"]["CLIENT_CLASS"] = "django_redislock.client.LockingClient"
-    with override_settings(CACHES={"default": entry}):
+    locking = "django_redislock.client.LockingClient"
+    with override_settings(CACHES=caches(world["url"], CLIENT_CLASS=locking)):
         world.run(text)
         done: list[int] = []
 
@@ -756,20 +755,20 @@ def world(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     [(page, number) for page, entries in EXAMPLES.items() for number in range(len(entries))],
 )
 def test_example(page: str, number: int, world: World, request: pytest.FixtureRequest) -> None:
-    text, entry = examples(page)[number], EXAMPLES[page][number]
-    if entry == SETTINGS:
+    text, check = examples(page)[number], EXAMPLES[page][number]
+    if check == SETTINGS:
         names = "locks", "locks-billing", "locks-sync", "redis-a", "redis-b", "redis-c"
-        entries = {name: caches(f"redis://{name}")["default"] for name in names}
+        entries = {name: entry(f"redis://{name}") for name in names}
         every = {**settings.CACHES, **entries}
         with override_settings(CACHES=every, REDISLOCK=world.run(text)["REDISLOCK"]):
             found = checks.run_checks(tags=["redislock"])
         assert [one for one in found if one.level >= checks.ERROR] == []
-    elif callable(entry):
-        wants_capsys = "capsys" in entry.__code__.co_varnames
-        entry(world, text, *([request.getfixturevalue("capsys")] if wants_capsys else []))
+    elif callable(check):
+        wants_capsys = "capsys" in check.__code__.co_varnames
+        check(world, text, *([request.getfixturevalue("capsys")] if wants_capsys else []))
     else:
         world.run(text)
-        for name in functions(text) if entry else ():
+        for name in functions(text) if check else ():
             world.call(name)
-        assert world.held == entry
+        assert world.held == check
     assert world.locked() == set()

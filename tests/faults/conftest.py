@@ -11,8 +11,8 @@ from redis import Redis
 
 from devtools.redis_server import RedisServer, find_server
 from django_redislock.primitives import scripts
+from tests.caches import caches
 from tests.contract.api import Api, AsyncApi, SyncApi
-from tests.faults.caches import caches
 from tests.faults.proxy import Proxy
 from tests.faults.scene import Scene, through
 

@@ -18,8 +18,8 @@ from redis.retry import Retry
 from devtools.redis_server import RedisServer
 from django_redislock import Lease, LeaseState, LockUnavailable, redis_lock
 from tests import waiting
+from tests.caches import entry
 from tests.contract.api import Api
-from tests.faults.caches import caches
 from tests.faults.proxy import Fault, Matcher, Proxy, Rule, script
 from tests.waiting import PATIENCE, T
 
@@ -233,18 +233,18 @@ class Scene:
 
 def through(proxy: Proxy, server: RedisServer, *scenes: Scene, **options: Any) -> dict[str, Any]:
     """`CACHES` in which each scene has an alias through the proxy, and "direct" goes past it."""
-    aliases = {alias: caches(server.url)["default"] for alias in ("default", "direct")}
+    aliases = {alias: entry(server.url) for alias in ("default", "direct")}
     for scene in scenes:
         pool = {"retry": Retry(NoBackoff(), scene.retries), "retry_on_timeout": True}
         timeout = PATIENT if scene.fault in RESETS else TIMEOUT
-        aliases[scene.using] = caches(
+        aliases[scene.using] = entry(
             f"{proxy.url}-{scene.using}",  # pools are remembered by URL
             **{
                 "SOCKET_TIMEOUT": timeout,
                 "CONNECTION_POOL_KWARGS": pool if scene.retries else {},
                 **options,
             },
-        )["default"]
+        )
     return aliases
 
 

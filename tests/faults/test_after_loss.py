@@ -26,8 +26,8 @@ from django_redislock.lease.lock import Lock
 from django_redislock.primitives import mutex
 from django_redislock.transport.server import clustered
 from django_redislock.views import lock_view
+from tests.caches import entry
 from tests.contract.api import Api
-from tests.faults.caches import caches
 from tests.faults.proxy import Fault, script
 from tests.faults.scene import EXTEND, FAULTS, FOR_EVER, TIMEOUT, Scene, through
 from tests.faults.test_late import arrive
@@ -558,7 +558,7 @@ def test_asked_during_the_pause_and_arrived_after_it(scene: Scene) -> None:
 
 
 def caches_of(*hosts: str) -> dict[str, Any]:
-    return {host: caches(f"redis://{host}:1/0")["default"] for host in hosts}
+    return {host: entry(f"redis://{host}:1/0") for host in hosts}
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from redis import Redis
 
 from devtools.redis_server import RedisServer, RedisServerError, find_server
 from django_redislock import LeaseLost, LeaseState, redis_lock
+from tests.caches import caches, entry
 from tests.contract.api import Api
-from tests.faults.caches import caches
 from tests.faults.waiters import LOCK, NAME, Line, renew_now
 from tests.waiting import PATIENCE, eventually
 
@@ -192,7 +192,7 @@ def test_a_lock_that_is_handed_over_by_a_message(
     """The waiter knows the server's clock from before it was set. It does not believe in its
     lease for longer than the server does."""
     settings.CACHES = caches(clock.server.url) | {
-        "elsewhere": caches(f"{clock.server.url}#elsewhere")["default"]
+        "elsewhere": entry(f"{clock.server.url}#elsewhere")
     }
     held = redis_lock(NAME, using="elsewhere", ttl=300).acquire()
     assert held is not None

@@ -15,8 +15,8 @@ from redis import Connection, Redis
 
 from devtools.redis_server import RedisServer
 from django_redislock import LockUnavailable, redis_lock
+from tests.caches import caches
 from tests.contract.api import Api
-from tests.faults.caches import caches
 from tests.faults.proxy import Fault, Proxy, command
 from tests.faults.scene import ACQUIRE, FOR_EVER, Scene, eventually, through
 from tests.waiting import PATIENCE

@@ -21,7 +21,7 @@ from devtools.redis_server import RedisServer
 from django_redislock import LockUnavailable, redis_lock
 from django_redislock.transport.command import causes
 from django_redislock.transport.server import server_of
-from tests.faults.caches import caches
+from tests.caches import caches
 from tests.faults.proxy import Fault, Proxy, script
 from tests.lines import taken
 from tests.waiting import PATIENCE, eventually

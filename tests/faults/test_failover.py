@@ -15,8 +15,8 @@ from devtools.redis_sentinel import RedisSentinels
 from devtools.redis_server import RedisServer
 from django_redislock import LeaseLost, LeaseState, LockUnavailable, redis_lock
 from django_redislock.fencing import StaleLease
+from tests.caches import caches, through
 from tests.contract.api import Api
-from tests.faults.caches import caches, through
 from tests.faults.proxy import Proxy
 from tests.models import Product
 from tests.waiting import PATIENCE, eventually

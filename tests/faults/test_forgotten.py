@@ -20,8 +20,8 @@ from django_redislock import Lease, LeaseState, LockUnavailable, redis_lock
 from django_redislock.transport.protocol import ANSWER_WITHIN
 from django_redislock.transport.server import server_of
 from django_redislock.transport.subscription import Subscription
+from tests.caches import caches, entry
 from tests.contract.api import Api, AsyncApi, queued
-from tests.faults.caches import caches
 from tests.faults.proxy import Fault, Proxy
 from tests.recovery import Recovery
 from tests.waiting import PATIENCE, eventually
@@ -103,7 +103,7 @@ def waiting(
     api: Api, proxy: Proxy, redis: Redis, redis_server: RedisServer, settings: Any
 ) -> tuple[Lease, Future[Any]]:
     """A lease that is held past the proxy, and somebody who waits for the lock through it."""
-    settings.CACHES["direct"] = caches(redis_server.url)["default"]
+    settings.CACHES["direct"] = entry(redis_server.url)
     lease = api.acquire(redis_lock("job", using="direct"))
     waiter = api.start(lambda: api.acquire(redis_lock("job"), wait=None))
     queued(redis, "job", 1)

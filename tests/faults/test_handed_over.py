@@ -20,8 +20,8 @@ from django_redislock.primitives import mutex
 from django_redislock.primitives.contract import Claim, Grant, Handed
 from django_redislock.primitives.keys import Keys
 from django_redislock.primitives.queued import FRESH, LATE, Anchor, read_message
+from tests.caches import caches, entry
 from tests.contract.api import Api
-from tests.faults.caches import caches
 from tests.faults.proxy import Fault, Proxy
 from tests.waiting import PATIENCE, eventually
 
@@ -186,8 +186,8 @@ def far(
 ) -> Iterator[Far]:
     protocol = {"CONNECTION_POOL_KWARGS": {"protocol": request.param}}
     settings.CACHES = {
-        "default": caches(f"{proxy.url}-{request.param}", **protocol)["default"],
-        "direct": caches(redis_server.url)["default"],
+        "default": entry(f"{proxy.url}-{request.param}", **protocol),
+        "direct": entry(redis_server.url),
     }
     yield Far(api, proxy, redis)
     proxy.heal()
@@ -270,7 +270,7 @@ def test_many_processes_take_turns(redis: Redis, settings: Any, redis_server: Re
     """Each has an inbox of its own. Nobody is inside with another, and fencing tokens grow."""
     aliases = {f"p{number}": caches(f"{redis_server.url}#{number}") for number in range(6)}
     settings.CACHES = {
-        "default": caches(redis_server.url)["default"],
+        "default": entry(redis_server.url),
         **{name: its["default"] for name, its in aliases.items()},
     }
     inside = threading.Lock()

@@ -1,6 +1,6 @@
-"""Every other kind of lock when messages are lost, late or repeated.
+"""Every kind of lock when messages are lost, late or repeated.
 
-The files test_lost_*.py and test_late.py assert the same of the mutex, in more detail.
+What only the mutex owes then is in the files test_lost_*.py and test_late.py.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from redis import Redis
 
 from devtools.redis_server import RedisServer
 from django_redislock import Lease, LeaseState, LockUnavailable
+from tests.caches import entry
 from tests.calling import at_length
 from tests.contract.api import Api, extended, queued
 from tests.contract.test_contract import KINDS, OLD, Kind, keys, read
-from tests.faults.caches import caches
 from tests.faults.proxy import Fault, Matcher, Proxy, script
 from tests.faults.scene import FAULTS, FOR_EVER, PATIENT, RESETS, TIMEOUT
 from tests.waiting import PATIENCE, eventually
@@ -34,6 +34,7 @@ class Step(NamedTuple):
 
 
 STEPS = {
+    "mutex": Step(KINDS["mutex"], "mutex"),
     "semaphore": Step(KINDS["semaphore"], "permits"),
     "read": Step(KINDS["read"], "permits"),
     "write": Step(KINDS["write"], "permits"),
@@ -78,8 +79,8 @@ def _around(
     redis.delete(OLD)
     timeout = PATIENT if fault in RESETS else TIMEOUT
     settings.CACHES = {
-        "default": caches(proxy.url, SOCKET_TIMEOUT=timeout)["default"],
-        "direct": caches(redis_server.url)["default"],
+        "default": entry(proxy.url, SOCKET_TIMEOUT=timeout),
+        "direct": entry(redis_server.url),
     }
 
 
@@ -129,6 +130,7 @@ def test_a_lost_acquire(api: Api, proxy: Proxy, redis: Redis, step: Step, fault:
     eventually(lambda: not keys(redis))
 
 
+@with_every_fault
 @pytest.mark.usefixtures("connected")
 def test_an_acquire_that_nobody_heard_of(
     api: Api, proxy: Proxy, redis: Redis, step: Step, fault: Fault
@@ -184,11 +186,22 @@ def test_a_lost_release(api: Api, proxy: Proxy, redis: Redis, step: Step, fault:
 
 @with_every_fault
 def test_leaving_a_block(api: Api, proxy: Proxy, redis: Redis, step: Step, fault: Fault) -> None:
-    """It raises nothing if the release is lost, and soon nothing is held."""
-    rule = proxy.on(step.hit("release"), fault)
-    api.enter(step.kind.make(ttl=600), lambda _: None)
+    """The body's exception comes out as it was raised, and soon nothing is held or lost."""
+    rule = proxy.on(step.hit("release"), fault, times=2)
+    oops = ZeroDivisionError()
+    leases: list[Lease] = []
+
+    def body(lease: Lease) -> None:
+        leases.append(lease)
+        raise oops
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        api.enter(step.kind.make(ttl=600), body)
+    assert caught.value is oops
     rule.happened()
     eventually(lambda: not keys(redis))
+    eventually(lambda: leases[0].state == LeaseState.RELEASED)
+    assert leases[0]._lifetime.lost is None
 
 
 @pytest.mark.parametrize("step", WHOLE.values(), ids=WHOLE)
@@ -245,10 +258,11 @@ def test_a_lost_extension(api: Api, proxy: Proxy, redis: Redis, step: Step, faul
     eventually(lambda: not keys(redis))
 
 
-def test_all_renewals_are_lost(api: Api, proxy: Proxy, redis: Redis, step: Step) -> None:
+@pytest.mark.parametrize("fault", [Fault.LOSE_REQUEST, Fault.LOSE_REPLY], indirect=True)
+def test_all_renewals_are_lost(api: Api, proxy: Proxy, step: Step, fault: Fault) -> None:
     """The lease is lost at its own deadline, before the server gives the lock to anybody else."""
     lease = api.acquire(step.kind.make(ttl=1.5))
-    rule = proxy.on(step.hit("extend"), Fault.LOSE_REQUEST, times=FOR_EVER)
+    rule = proxy.on(step.hit("extend"), fault, times=FOR_EVER)
     successor = past(api, step, wait=PATIENCE)
     assert successor is not None
     assert lease.state == LeaseState.LOST

@@ -13,7 +13,6 @@ from tests.faults.proxy import Fault, Rule
 from tests.faults.scene import (
     ACQUIRE,
     EXTEND,
-    FOR_EVER,
     RELEASE,
     TIMEOUT,
     Scene,
@@ -30,18 +29,6 @@ def arrive(rule: Rule) -> None:
     """Let go what is held back, and wait until the server has carried it out."""
     rule.let_go()
     eventually(lambda: rule.carried_out == rule.count)
-
-
-@through_both_ports
-def test_acquire_after_its_withdrawal(scene: Scene) -> None:
-    """It does not become a lock that nobody holds."""
-    rule = scene.lose(ACQUIRE, times=FOR_EVER, fault=HOLD)
-    with pytest.raises(LockUnavailable):
-        scene.acquire(wait=1.5 * TIMEOUT)
-    assert rule.count == 2
-    eventually(lambda: scene.redis.keys(f"{scene.key}:gone:*"))
-    arrive(rule)
-    scene.is_free()
 
 
 @through_both_ports
@@ -95,18 +82,6 @@ def test_acquire_while_a_successor_holds(scene: Scene) -> None:
     assert scene.redis.pttl(scene.key) <= ttl
     assert scene.waiting() == []
     scene.release_last(successor)
-
-
-@through_both_ports
-def test_acquire_after_an_extension(scene: Scene) -> None:
-    """It does not shorten the lease that its holder has extended meanwhile."""
-    rule = scene.lose(ACQUIRE, fault=HOLD)
-    lease = scene.acquire(wait=5, ttl=5)
-    scene.api.extend(lease, 600)
-    arrive(rule)
-    assert lease.remaining() > 500
-    assert scene.redis.pttl(scene.key) / 1000 >= lease.remaining()
-    scene.release_last(lease)
 
 
 @through_both_ports

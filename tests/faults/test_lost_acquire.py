@@ -37,30 +37,6 @@ def test_one_lost(scene: Scene) -> None:
     scene.release_last(lease)
 
 
-@in_every_way
-def test_two_lost(scene: Scene) -> None:
-    """With wait=0, the error says that Redis could not be reached, and nothing is held."""
-    rule = scene.lose(ACQUIRE, times=2)
-    with pytest.raises(LockUnavailable, match=r"could not be reached|did not answer"):
-        scene.acquire(wait=0)
-    assert rule.count == scene.tries
-    rule.let_go()
-    eventually(lambda: scene.left() == [])  # taken back in the background if there was no time
-    scene.is_free()
-
-
-@with_every_fault
-def test_all_lost(scene: Scene) -> None:
-    """It ends when its time is over, and what the server did meanwhile is taken back."""
-    rule = scene.lose(ACQUIRE, times=FOR_EVER)
-    failing = scene.start(wait=0.5)
-    with pytest.raises(LockUnavailable):
-        failing.result(PATIENCE)
-    assert rule.count
-    eventually(lambda: scene.left() == [])  # taken back in the background if there was no time
-    scene.is_free()
-
-
 @with_every_fault
 def test_all_lost_for_a_while(scene: Scene) -> None:
     """A waiter without limit goes on asking, and has the lock when the network is back."""

@@ -36,56 +36,6 @@ def give_back(scene: Scene, lease: Lease) -> None:
     scene.release(lease)
 
 
-class Oops(Exception):
-    """The exception of a block."""
-
-
-@in_every_way
-def test_one_lost(scene: Scene) -> None:
-    """Nobody notices a lost connection, since it is said twice; where it would have to wait for
-    another answer, who calls release() is told that Redis could not be reached."""
-    lease = scene.acquire()
-    rule = scene.lose(RELEASE)
-    give_back(scene, lease)
-    assert rule.count == 1
-    scene.is_free(after=lease)
-
-
-@in_every_way
-def test_two_lost(scene: Scene) -> None:
-    """release() says that Redis could not be reached, and not that the lease is lost. Called
-    again, it succeeds; called once more, it does nothing."""
-    lease = scene.acquire()
-    rule = scene.lose(RELEASE, times=scene.tries)
-    with pytest.raises(LockUnavailable):
-        scene.api.release(lease)
-    assert rule.count == scene.tries
-    if lease.state == LeaseState.RELEASED:  # by now, since it is repeated in the background
-        assert scene.holder() != lease.token
-    assert lease._lifetime.lost is None
-    scene.release(lease)
-    scene.release_last(lease)
-
-
-@with_every_fault
-def test_repeated_after_others_have_held_it(scene: Scene) -> None:
-    """It says released, since it was, and leaves the next holders alone."""
-    lease = scene.acquire()
-    rule = scene.lose(RELEASE, times=scene.tries)
-    with pytest.raises(LockUnavailable):
-        scene.api.release(lease)
-    if not rule.carried_out:
-        # The first one did not arrive. It is repeated in the background.
-        eventually(lambda: scene.holder() != lease.token)
-        scene.release_last(lease)
-        return
-    scene.release(scene.acquire_direct())
-    successor = scene.acquire_direct()
-    scene.release(lease)
-    scene.owned(successor)
-    scene.release_last(successor)
-
-
 @through_both_ports
 def test_repeated_after_it_was_never_sent(scene: Scene) -> None:
     """A release that never left this process has released nothing: if others hold the lock when
@@ -125,48 +75,6 @@ def test_repeated_when_its_time_is_over(scene: Scene) -> None:
     scene.release(lease)
     assert not lost.is_set()
     eventually(lambda: scene.left() in ([], ["redislock:index"]))
-
-
-@with_every_fault
-def test_lost_while_others_wait(scene: Scene) -> None:
-    """The first of them gets the lock, once; the second has to wait for it."""
-    lease = scene.acquire()
-    first = scene.start_direct()
-    scene.queued(1)
-    second = scene.start()
-    scene.queued(2)
-    rule = scene.lose(RELEASE)
-    give_back(scene, lease)
-    assert rule.count == 1
-    successor = scene.got(first)
-    assert not second.done()
-    assert len(scene.waiting()) == 1
-    scene.release(successor)
-    last = scene.got(second)
-    assert lease.fencing_token < successor.fencing_token < last.fencing_token
-    scene.release_last(last)
-
-
-@with_every_fault
-def test_leaving_a_block(scene: Scene) -> None:
-    """The body's exception leaves it as it was raised. The lock is given back in the background,
-    long before its ttl, and is not lost."""
-    rule = scene.lose(RELEASE, times=scene.tries)
-    oops = Oops()
-    leases: list[Lease] = []
-
-    def body(lease: Lease) -> None:
-        leases.append(lease)
-        raise oops
-
-    with pytest.raises(Oops) as caught:
-        scene.api.enter(scene.lock(ttl=600), body)
-    assert caught.value is oops
-    assert rule.count == scene.tries
-    eventually(lambda: scene.left() == [])
-    assert leases[0]._lifetime.lost is None
-    eventually(lambda: leases[0].state == LeaseState.RELEASED)
-    scene.is_free(after=leases[0])
 
 
 @with_every_fault

@@ -9,7 +9,7 @@ import time
 import pytest
 from redis import Redis
 
-from django_redislock import Lease, LeaseLost, LeaseState, LockUnavailable, redis_lock
+from django_redislock import Lease, LeaseLost, LeaseState, redis_lock
 from django_redislock.base.clock import now
 from tests.contract.api import Api
 from tests.faults.proxy import Fault, Proxy, anything, script
@@ -139,23 +139,6 @@ def test_silence(scene: Scene) -> None:
     scene.meet()
     with pytest.raises(LeaseLost):
         scene.api.release(lease)
-
-
-@with_every_fault
-def test_extend_lost(scene: Scene) -> None:
-    """An extension by hand raises, and the lease is unknown; the watchdog finds out."""
-    lease = scene.acquire(ttl=3)
-    rule = scene.lose(EXTEND)
-    with pytest.raises(LockUnavailable):
-        scene.api.extend(lease, 5)
-    assert rule.count == 1
-    assert lease.state == UNKNOWN
-    eventually(lambda: lease.state == HELD)
-    scene.owned(lease)
-    assert lease.remaining() <= scene.redis.pttl(scene.key) / 1000
-    scene.api.extend(lease, 5)
-    assert 4 < lease.remaining() <= 5
-    scene.release_last(lease)
 
 
 @through_both_ports

@@ -13,10 +13,10 @@ from devtools.redis_server import RedisServer
 from django_redislock import LeaseState, LockUnavailable, MultiLock, redis_lock
 from django_redislock.transport import ports
 from django_redislock.transport.server import Server
+from tests.caches import caches, entry
 from tests.calling import at_length
 from tests.contract.api import Api
 from tests.contract.test_contract import keys
-from tests.faults.caches import caches
 from tests.faults.proxy import Fault, Proxy, script
 from tests.faults.scene import FAULTS, FOR_EVER, TIMEOUT
 from tests.waiting import PATIENCE, eventually
@@ -29,7 +29,7 @@ NAMES = ["a", "b", "c"]
 def _past_the_proxy(proxy: Proxy, redis_server: RedisServer, settings: Any) -> None:
     """Clients give up on an answer soon; "direct" is a way past the proxy."""
     settings.CACHES = caches(proxy.url, SOCKET_TIMEOUT=TIMEOUT) | {
-        "direct": caches(redis_server.url)["default"]
+        "direct": entry(redis_server.url)
     }
 
 

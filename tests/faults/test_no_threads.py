@@ -19,10 +19,10 @@ from django_redislock import Lease, LeaseLost, LeaseState, Redlock, once, redis_
 from django_redislock.base import background
 from django_redislock.lease import watchdog
 from django_redislock.signals import LockEvent, lock_lost
+from tests.caches import entry
 from tests.contract.api import Api
 from tests.contract.test_contract import KINDS
 from tests.contract.test_contract import Kind as KindOfLock
-from tests.faults.caches import caches
 from tests.test_commands import command
 from tests.waiting import PATIENCE, eventually
 
@@ -102,7 +102,7 @@ def test_redlock(api: Api, refusing: Refusing, own_server: RedisServer, settings
     """A Redlock asks its servers one after the other."""
     with RedisServer() as second, RedisServer() as third:
         urls = {"one": own_server.url, "two": second.url, "three": third.url}
-        settings.CACHES = {alias: caches(url)["default"] for alias, url in urls.items()}
+        settings.CACHES = {alias: entry(url) for alias, url in urls.items()}
         lease = api.acquire(Redlock("job", using=list(urls)))
         assert lease.state == LeaseState.HELD
         api.release(lease)

@@ -18,8 +18,8 @@ from devtools.redis_server import RedisServer, find_server
 from django_redislock import LeaseState, LockUnavailable, MultiLock, Semaphore, redis_lock
 from django_redislock.inspection import Inspector
 from django_redislock.primitives import scripts
+from tests.caches import caches
 from tests.contract.api import Api
-from tests.faults.caches import caches
 from tests.faults.conftest import load_scripts
 from tests.faults.proxy import Matcher, Proxy, command, script
 from tests.faults.waiters import renew_now

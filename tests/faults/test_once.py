@@ -16,8 +16,8 @@ from devtools.redis_server import RedisServer
 from django_redislock import LeaseLost, LockError, LockUnavailable, once, redis_lock, single_flight
 from django_redislock.lease.watchdog import watchdog
 from django_redislock.transport.server import server_of
+from tests.caches import caches
 from tests.contract.api import Api, queued
-from tests.faults.caches import caches
 from tests.faults.conftest import load_scripts
 from tests.faults.proxy import Fault, Proxy, script
 from tests.faults.scene import FAULTS, FOR_EVER, PATIENT, RESETS

@@ -45,8 +45,8 @@ from django_redislock.transport.cluster import Cluster
 from django_redislock.transport.ports import SyncPort
 from django_redislock.transport.quorum import Member
 from django_redislock.transport.server import every, server_of
+from tests.caches import caches, entry
 from tests.contract.api import Api
-from tests.faults.caches import caches
 from tests.faults.conftest import load_scripts
 from tests.faults.interruption import KINDS, every_place
 from tests.faults.proxy import Fault, Proxy, script
@@ -135,7 +135,7 @@ def nodes(servers: Nodes, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Ite
     # A busy machine is no fault that is tested here; servers that hang are given up sooner below.
     monkeypatch.setattr(redlock, "WITHIN", 5.0)
     settings.CACHES = caches(servers.servers["a"].url) | {
-        alias: caches(server.url)["default"] for alias, server in servers.servers.items()
+        alias: entry(server.url) for alias, server in servers.servers.items()
     }
     yield servers
     # What the test left to be taken back would be taken back in the middle of the next test.
@@ -157,7 +157,7 @@ def of_three(nodes: Nodes, settings: Any) -> Nodes:
 def behind_proxy(nodes: Nodes, settings: Any) -> Iterator[Proxy]:
     """Server e is reached through it."""
     with Proxy(nodes.servers["e"]) as proxy:
-        settings.CACHES = {**settings.CACHES, "e": caches(proxy.url)["default"]}
+        settings.CACHES = {**settings.CACHES, "e": entry(proxy.url)}
         yield proxy
 
 
@@ -718,7 +718,7 @@ def test_a_release_that_is_repeated(api: Api, nodes: Nodes, settings: Any) -> No
     with ExitStack() as stack:
         proxies = {alias: stack.enter_context(Proxy(nodes.servers[alias])) for alias in "abc"}
         settings.CACHES = settings.CACHES | {
-            alias: caches(proxy.url)["default"] for alias, proxy in proxies.items()
+            alias: entry(proxy.url) for alias, proxy in proxies.items()
         }
         release = script("mutex_release")
         # The short request, and the one that comes after it.
@@ -1032,7 +1032,7 @@ def test_no_servers() -> None:
 def test_two_aliases_of_one_server(nodes: Nodes, settings: Any) -> None:
     """Two databases of one server fail together."""
     url = nodes.servers["a"].url
-    settings.CACHES = {**settings.CACHES, "f": caches(url.replace("db=0", "db=1"))["default"]}
+    settings.CACHES = {**settings.CACHES, "f": entry(url.replace("db=0", "db=1"))}
     with pytest.raises(ImproperlyConfigured, match="lead to the same server"):
         Redlock("job", ["a", "b", "f"]).acquire(wait=0)
 
@@ -1118,7 +1118,7 @@ def test_wrong_settings(settings: Any, entry: dict[str, Any], match: str) -> Non
 @contextmanager
 def using(urls: Sequence[str]) -> Iterator[list[str]]:
     """The aliases of these servers."""
-    entries = {f"server-{number}": caches(url)["default"] for number, url in enumerate(urls)}
+    entries = {f"server-{number}": entry(url) for number, url in enumerate(urls)}
     with override_settings(CACHES=caches(urls[0]) | entries):
         yield list(entries)
 

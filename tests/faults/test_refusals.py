@@ -28,9 +28,9 @@ from django_redislock.primitives import queued, waiting
 from django_redislock.primitives.waiting import DEAF
 from django_redislock.transport.ports import BasePort
 from django_redislock.transport.server import server_of
+from tests.caches import caches
 from tests.calling import watch
 from tests.contract.api import Api, SyncApi
-from tests.faults.caches import caches
 from tests.faults.conftest import load_scripts
 from tests.faults.waiters import renew_now
 from tests.waiting import PATIENCE, eventually

@@ -19,7 +19,7 @@ from redis import Redis
 
 from devtools.redis_server import RedisServer, find_server
 from django_redislock import LeaseLost, LeaseState, LockUnavailable, redis_lock
-from tests.faults.caches import caches
+from tests.caches import caches
 from tests.processes import Worker
 from tests.waiting import PATIENCE, eventually
 from tests.worker import say, told

@@ -19,8 +19,8 @@ from devtools.redis_sentinel import RedisSentinels
 from devtools.redis_server import RedisServer, find_server
 from django_redislock import Lease, LeaseState, LockUnavailable, redis_lock
 from django_redislock.inspection import Inspector
+from tests.caches import through
 from tests.contract.api import Api, extended
-from tests.faults.caches import through
 from tests.recovery import Recovery
 from tests.waiting import PATIENCE, eventually
 

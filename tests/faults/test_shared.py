@@ -17,8 +17,8 @@ from django_redislock import (
     ReadWriteLock,
     Semaphore,
 )
+from tests.caches import caches, entry
 from tests.contract.api import Api
-from tests.faults.caches import caches
 from tests.faults.proxy import Fault, Proxy, script
 from tests.faults.remains import SLACK, queued
 from tests.faults.scene import ACQUIRE, FAULTS, PATIENT, RESETS, TIMEOUT
@@ -153,7 +153,7 @@ def test_a_downgrade_that_is_lost(
     """Nobody writes beside it, whatever became of it, and it can be repeated."""
     timeout = PATIENT if fault in RESETS else TIMEOUT
     settings.CACHES = caches(proxy.url, SOCKET_TIMEOUT=timeout) | {
-        "direct": caches(redis_server.url)["default"]
+        "direct": entry(redis_server.url)
     }
     lease = api.acquire(both().write())
     rule = proxy.on(script("permits_downgrade"), fault)

@@ -21,8 +21,8 @@ from redis import Redis
 
 from devtools.redis_server import RedisServer
 from django_redislock import LeaseState, LockUnavailable, redis_lock
+from tests.caches import entry
 from tests.contract.api import Api, queued
-from tests.faults.caches import caches
 from tests.faults.scene import TIMEOUT
 from tests.waiting import PATIENCE, eventually
 
@@ -43,10 +43,10 @@ def server(own_server: RedisServer, settings: Any) -> RedisServer:
     """ "patient" waits for its answers; "hasty" and "other" give up soon. Each api has its own of
     these aliases."""
     settings.CACHES = settings.CACHES | {
-        f"{using}-{which}": caches(
+        f"{using}-{which}": entry(
             f"{own_server.url}#{using}-{which}",  # pools are remembered by URL
             SOCKET_TIMEOUT=10 if using == "patient" else TIMEOUT,
-        )["default"]
+        )
         for using, which in product(("patient", "hasty", "other"), ("sync", "async"))
     }
     return own_server

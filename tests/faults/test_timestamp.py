@@ -19,9 +19,9 @@ from django_redislock.primitives.contract import Refusal, run
 from django_redislock.transport import ports
 from django_redislock.transport.ports import SyncPort
 from django_redislock.transport.server import server_of
+from tests.caches import entry
 from tests.classic import Classic
 from tests.contract.api import Api
-from tests.faults.caches import caches
 from tests.faults.proxy import Fault, Proxy, script
 from tests.faults.scene import FOR_EVER, TIMEOUT
 from tests.processes import Worker
@@ -41,8 +41,8 @@ def _clean(redis: Redis) -> Iterator[None]:
 @pytest.fixture
 def lossy(proxy: Proxy, redis_server: RedisServer, settings: Any) -> Proxy:
     """A proxy behind which clients are impatient; "direct" goes past it."""
-    impatient = caches(proxy.url, SOCKET_TIMEOUT=TIMEOUT)["default"]
-    settings.CACHES = {"default": impatient, "direct": caches(redis_server.url)["default"]}
+    impatient = entry(proxy.url, SOCKET_TIMEOUT=TIMEOUT)
+    settings.CACHES = {"default": impatient, "direct": entry(redis_server.url)}
     return proxy
 
 
@@ -179,14 +179,3 @@ def test_redis_goes_away_between_the_two_releases(
     # The one in the background may be the first.
     eventually(lambda: lease.state == LeaseState.RELEASED)
     assert free(redis)
-
-
-@BOTH
-def test_renewals_are_lost(api: Api, lossy: Proxy, redis: Redis, both: bool) -> None:
-    """The lease is lost at its own deadline, before the time that is written at the key."""
-    lease = api.acquire(lock(both, ttl=3))
-    rule = lossy.on(script("timestamp_extend"), Fault.LOSE_REPLY, times=FOR_EVER)
-    rule.happened()
-    eventually(lambda: lease._lifetime.lost is not None)
-    assert redis.time()[0] <= int(redis.get(KEY))
-    rule.let_go()

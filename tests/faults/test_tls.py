@@ -13,8 +13,8 @@ from redis import Redis
 
 from devtools.redis_server import RedisServer, RedisServerError, find_server, free_port
 from django_redislock import LeaseState, LockUnavailable, redis_lock
+from tests.caches import caches
 from tests.contract.api import Api, extended, queued
-from tests.faults.caches import caches
 from tests.faults.tls import Authority
 from tests.recovery import Recovery
 from tests.waiting import PATIENCE, eventually

@@ -28,8 +28,8 @@ from django_redislock.primitives.waiting import LEAST, WaitLog
 from django_redislock.transport import connections
 from django_redislock.transport.quorum import Member
 from django_redislock.transport.server import server_of
+from tests.caches import caches, entry
 from tests.contract.api import Api
-from tests.faults.caches import caches
 from tests.faults.proxy import Fault, Proxy, script
 from tests.waiting import PATIENCE, eventually
 
@@ -150,9 +150,9 @@ def test_a_short_lease_leaves_the_others_their_time(settings: Any) -> None:
     """A Redlock that gives each server 10 ms changes nothing for those who use the same pool."""
     with RedisServer() as a, RedisServer() as b, RedisServer() as c:
         urls = {name: server.url for name, server in zip("abc", (a, b, c), strict=True)}
-        settings.CACHES = {
-            name: caches(f"{url}#within")["default"] for name, url in urls.items()
-        } | caches(os.environ["REDISLOCK_TEST_URL"])
+        settings.CACHES = {name: entry(f"{url}#within") for name, url in urls.items()} | caches(
+            os.environ["REDISLOCK_TEST_URL"]
+        )
         with suppress(LockUnavailable):  # 10 ms may be too little, indeed
             Redlock("job", using=list(urls), ttl=0.1).acquire(wait=0)
         for alias in urls:

@@ -18,7 +18,7 @@ from django_redislock.inspection import Inspector, LockInfo
 from django_redislock.lease.lease import Lease
 from django_redislock.management.arguments import PLACEHOLDER, operator
 from django_redislock.management.subcommands.clear import seen_at
-from tests.operations.calling import before_clearing, call, granted, run, strangers
+from tests.operations.calling import before_clearing, call, granted, strangers
 from tests.operations.terminal import Terminal
 from tests.processes import Worker
 from tests.waiting import eventually
@@ -149,7 +149,7 @@ class TestWhoIsTold:
     def test_the_holder(self) -> None:
         """The holder learns by whom and why its lock was cleared."""
         lease = acquire()
-        assert run("clear", "job", "--by", "Ada|x", "--yes", "--reason", "a|b").code == 0
+        assert call("clear", "job", "--by", "Ada|x", "--yes", "--reason", "a|b").code == 0
         with pytest.raises(LeaseRevoked) as revoked:
             lease.extend()
         assert (revoked.value.by, revoked.value.reason) == ("Ada/x", "a|b")

@@ -21,7 +21,7 @@ from redis import Redis
 from django_redislock import current_lease, redis_lock
 from django_redislock.management.commands import runperiodic as command
 from django_redislock.periodic import JobState, Ledger, RunOutcome
-from tests.faults.caches import caches
+from tests.caches import caches
 from tests.lines import opened
 from tests.operations.calling import AWAY, Done, call
 from tests.operations.terminal import Terminal

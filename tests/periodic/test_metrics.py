@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from django_redislock.periodic import Ledger
-from tests.faults.caches import caches
+from tests.caches import caches
 from tests.operations.calling import AWAY
 from tests.periodic.conftest import Make
 from tests.periodic.test_command import runperiodic

@@ -17,7 +17,7 @@ from django_redislock.periodic.execution import JobRun, Workers, perform
 from django_redislock.periodic.job import Job
 from django_redislock.periodic.runner import LOOK_EVERY
 from django_redislock.transport.ports import SyncPort
-from tests.faults.caches import caches
+from tests.caches import caches, entry
 from tests.operations.calling import AWAY
 from tests.periodic.conftest import Make, outcomes
 from tests.waiting import eventually
@@ -292,7 +292,7 @@ def test_two_servers(make: Make, missed: Any, settings: Any) -> None:
     make(name="a")
     make(name="b")
     missed("a", "b")
-    settings.CACHES = {**settings.CACHES, "other": caches(AWAY)["default"]}
+    settings.CACHES = {**settings.CACHES, "other": entry(AWAY)}
     settings.REDISLOCK = {"LOCKS": {"periodic:a": {"USING": "other"}}}
     assert Scheduler().starts() == ["b"]
 

@@ -24,7 +24,7 @@ from django_redislock import LeaseLost, LockNotAcquired, LockReentered, current_
 from django_redislock.signals import LockEvent, lock_acquired
 from django_redislock.testing import lose_lease
 from django_redislock.views import lock_view
-from tests.faults.caches import caches
+from tests.caches import caches, entry
 from tests.operations.calling import AWAY
 from tests.test_decorators import held_elsewhere
 from tests.views import forms
@@ -193,7 +193,7 @@ class TestTwice:
     def test_two_databases(self, settings: Any) -> None:
         """One name on two aliases is two locks."""
         url = settings.CACHES["default"]["LOCATION"].partition("?")[0]
-        settings.CACHES = {**settings.CACHES, "other": caches(f"{url}?db=3")["default"]}
+        settings.CACHES = {**settings.CACHES, "other": entry(f"{url}?db=3")}
         held = []
 
         def body(request: HttpRequest, pk: int) -> HttpResponse:
