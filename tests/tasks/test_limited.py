@@ -57,14 +57,16 @@ def test_the_order_is_kept(queue: Queue, log: Log, pk: str, redis: Redis) -> Non
 
 
 def test_ids_are_kept(queue: Queue, log: Log, pk: str) -> None:
-    """A task that was parked has the id that its caller knows; with RQ, the beginning of it."""
+    """A task that was parked has the id that its caller knows; with RQ, the beginning of it. Backends
+    of django.tasks choose another one."""
     handles = [queue.call(queue.tasks.single, pk, item, gate=item == 0) for item in range(4)]
     log.wait("begin", pk)
     queue.settle()
     log.open(pk)
     ended = log.wait("end", pk, count=4)
     ids = {event.id.partition("-again")[0] for event in ended}
-    assert ids == {queue.id_of(handle) for handle in handles}
+    known = {queue.id_of(handle) for handle in handles}
+    assert ids == known if queue.name != "django-tasks-db" else len(ids & known) == 1
 
 
 def test_a_retry(queue: Queue, log: Log, pk: str) -> None:

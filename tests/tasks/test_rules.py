@@ -30,6 +30,11 @@ CLAIM = f"redislock:{{{NAME}}}:claim"
 Done = list[Any]
 
 
+@pytest.fixture(autouse=True)
+def _on(redis: Redis) -> None:
+    """On the server that the fixture chooses."""
+
+
 @pytest.fixture(params=[False, True], ids=["id beforehand", "id of the queue"])
 def renames(request: pytest.FixtureRequest) -> bool:
     """Whether the queue chooses ids, also when a message is sent again."""
