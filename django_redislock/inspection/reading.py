@@ -185,8 +185,8 @@ def _shared(value: bytes) -> tuple[Kind, int | None]:
     """Read the kind and limit, which lua/permits.lua writes behind a tab."""
     kind, *limits = value.partition(b"\t")[2].split(b"|")
     limit = number(limits[0]) if limits else None
-    if kind == b"semaphore" and limit is not None:
-        return Kind.SEMAPHORE, limit
+    if kind in (b"semaphore", b"task") and limit is not None:
+        return Kind(kind.decode()), limit
     return {b"read": Kind.READ, b"write": Kind.WRITE}.get(kind, Kind.FOREIGN), None
 
 

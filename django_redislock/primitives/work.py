@@ -202,6 +202,8 @@ class Work:
 
         def read(sent: float, answer: Any) -> Start:
             code, *rest, promoted, healed = answer
+            if code == -2:
+                raise queued.another_kind(its.name, claim, text(rest[0]).decode())
             found = _start(code, rest, sent)
             self._note(promoted, healed)
             return found

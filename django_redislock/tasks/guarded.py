@@ -419,6 +419,8 @@ class Attempt:
             lease.check()
         except BaseException as error:
             await claims.cut_short(error, port_type, plan.server, claim)
+            if type(error) is LockError:
+                raise await claims.explained(port, claim, plan.server.using, error) from error
             raise
         if start.latest is not None:
             guarded = self.guarded

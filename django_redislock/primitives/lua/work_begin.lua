@@ -18,8 +18,9 @@
 --          {3, promoted}            another delivery of this message runs
 --          {4, promoted}            it was replaced, and must not run
 --          {5, wait ms, promoted}   it is not due yet
+--          {-2, kind, promoted}     the name is held as another kind of lock
 -- luacheck: read globals now integer token holders expire ends_of grant claim parked sent messages runs
--- luacheck: read globals TICKET LASTS promoted taken heal promote keep running unnamed note healed
+-- luacheck: read globals held_as differs TICKET LASTS promoted taken heal promote keep running unnamed note healed
 
 local ttl, says, id = tonumber(ARGV[2]), ARGV[3], ARGV[4]
 local limit, weight, mark, message = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7], ARGV[8]
@@ -32,6 +33,8 @@ if ends_of(token) then
     return {1, at == '' and fence or at, fence, redis.call('HGET', messages, token), promoted, healed}
   end
 end
+local held = held_as()
+if differs('task', held) then return {-2, held, promoted, healed} end
 heal()
 if redis.call('EXISTS', withdrawn) == 1 then
   redis.call('DEL', withdrawn)
