@@ -136,6 +136,8 @@ class Running(NamedTuple):
     id: str
     weight: int
     record: bytes
+    left: float
+    """Seconds until its lease ends, unless it is renewed."""
 
 
 class Waiting(NamedTuple):
@@ -162,6 +164,9 @@ class Tasks(NamedTuple):
     promoted: dict[str, datetime]
     """Messages that were sent again, and until when their permits wait for them."""
     running: list[Running]
+    lapsed: int
+    """Runs whose leases have ended, and promoted messages that nobody has sent in time: they wait
+    for somebody to heal them."""
 
 
 def keys_of(keys: Keys, token: str) -> list[str]:
@@ -226,6 +231,7 @@ class Work:
 
     async def _give_back(self, port: Port, claim: Claim) -> Refusal | None:
         keys = keys_of(claim.keys, claim.token)
+        args: list[Word] = [claim.token, self.id, self.limit, claim.keys.name]
 
         def read(answer: Any) -> Refusal | None:
             held, _, promoted, healed = answer
@@ -233,7 +239,7 @@ class Work:
             self._note(promoted, healed)
             return found
 
-        return await ask(port, read, "work_end", keys, [claim.token, self.id, self.limit])
+        return await ask(port, read, "work_end", keys, args)
 
     def _note(self, promoted: Any, healed: Any) -> None:
         its = [Promoted(text(id).decode(), text(message)) for id, message in promoted]
@@ -300,8 +306,9 @@ def _claimed(answer: Any) -> Conflict | None:
 async def confirm(port: Scripts, keys: Keys, id: str, new_id: str, lives: float) -> bool:
     """Let the claim of a message live for `lives` seconds, under the id that the queue has given;
     with the id "", undo it. False: there is no such claim any more. Raises `LockUnavailable`."""
-    args: list[Word] = [tokens.word(), id, new_id, milliseconds(lives)]
-    return await twice(lambda: ask(port, flag, "work_confirm", [f"{keys.lock}:claim"], args))
+    its = [keys.lock, f"{keys.lock}:claim", keys.tasks]
+    args: list[Word] = [tokens.word(), id, new_id, milliseconds(lives), keys.name]
+    return await twice(lambda: ask(port, flag, "work_confirm", its, args))
 
 
 async def sent(port: Scripts, keys: Keys, id: str, new_id: str, lives: float) -> bool:
@@ -327,7 +334,7 @@ async def look(port: Scripts, keys: Keys) -> Tasks:
 
 
 def _tasks(answer: Any) -> Tasks:
-    now_us, waits, parked, ids, promoted, runs = answer
+    now_us, waits, parked, ids, promoted, runs, lapsed = answer
     waiting = None
     if waits is not None:
         id, says, at, due, pttl = waits
@@ -341,5 +348,9 @@ def _tasks(answer: Any) -> Tasks:
         whole(parked),
         [text(id).decode() for id in ids],
         {text(id).decode(): server_time(instant(until)) for id, until in promoted},
-        [Running(text(id).decode(), whole(w), maybe(record) or b"") for id, w, record in runs],
+        [
+            Running(text(id).decode(), whole(w), maybe(record) or b"", whole(left) / 1000)
+            for id, w, record, left in runs
+        ],
+        whole(lapsed),
     )

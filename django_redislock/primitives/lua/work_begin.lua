@@ -50,6 +50,7 @@ if waiting == id and due and tonumber(due) > now then
   return {5, math.ceil((due - now) / 1000), promoted, healed}
 end
 
+note(ARGV[10], LASTS)
 local own = redis.call('ZSCORE', sent, id) and id or unnamed()
 local others = taken()
 if own or redis.call('LLEN', parked) == 0 and (others == 0 or others + weight <= limit) then
@@ -73,7 +74,6 @@ end
 
 if message ~= '' and redis.call('HSETNX', messages, id, weight .. mark .. message) == 1 then
   redis.call('RPUSH', parked, id)
-  note(ARGV[10], LASTS)
 end
 promote(limit)
 keep()
