@@ -26,6 +26,7 @@ from asgiref.sync import sync_to_async
 from .. import signals
 from ..base.clock import deadline, now
 from ..base.exceptions import LockError, LockNotAcquired, LockUnavailable
+from ..base.holder import Holder
 from ..base.servers import Servers
 from ..base.tokens import word
 from ..primitives import mutex, permits, queued, waiting
@@ -425,22 +426,29 @@ async def clear(
     cleared = [sight for sight, was in zip(seen, done, strict=True) if was]
     if one and (cleared or mended):
         await _count(port, counter(keys.index, "clearings"))
-    for sight in cleared if signals.wanted("cleared") else ():
+    await tell_cleared(port, keys, server, [sight.holder for sight in cleared], by, reason)
+    return bool(cleared or mended)
+
+
+async def tell_cleared(
+    port: Port, keys: Keys, server: Server, holders: Sequence[Holder], by: str, reason: str
+) -> None:
+    """Tell the world whose holds an operator has ended."""
+    for holder in holders if signals.wanted("cleared") else ():
         event = LockEvent(
             outcome="cleared",
             name=keys.name,
             key=keys.lock,
             using=server.using,
-            owner=sight.holder.owner,
-            label=sight.holder.label,
-            fencing_token=sight.holder.fencing_token,
-            held=sight.holder.held,
-            holder=sight.holder,
+            owner=holder.owner,
+            label=holder.label,
+            fencing_token=holder.fencing_token,
+            held=holder.held,
+            holder=holder,
             by=by,
             why=reason,
         )
         await announce(port, event)
-    return bool(cleared or mended)
 
 
 async def _count(port: Port, key: str) -> None:
