@@ -14,6 +14,7 @@ import pytest
 from redis import Redis
 
 from django_redislock import LockError, LockUnavailable, ReadWriteLock, Semaphore, redis_lock
+from django_redislock.base import background
 from django_redislock.inspection.tasks import names as listed
 from django_redislock.inspection.tasks import tasks
 from django_redislock.lease.watchdog import watchdog
@@ -21,7 +22,7 @@ from django_redislock.management.subcommands.tasks import keep_swept
 from django_redislock.primitives.contract import run
 from django_redislock.primitives.work import Parked
 from django_redislock.signals import lock_cleared
-from django_redislock.tasks import Delivery, limited, unique
+from django_redislock.tasks import Delivery, limited, task_event, unique
 from django_redislock.tasks.guarded import Attempt, Guarded
 from django_redislock.transport.ports import SyncPort
 from tests.operations.calling import call, write_down
@@ -320,3 +321,22 @@ class TestSweep:
         with pytest.raises(KeyboardInterrupt):
             keep_swept()
         assert [one.id for one in sync.backlog.messages] == ["m3"]
+
+
+def test_the_counter(sync: Task) -> None:
+    """Each event is counted under the pattern of its name."""
+    metrics = pytest.importorskip("django_redislock.contrib.prometheus.metrics")
+    metrics.TASKS.clear()
+    task_event.connect(metrics.count_task)
+    try:
+        park(sync, 1)
+        background.settle()
+    finally:
+        task_event.disconnect(metrics.count_task)
+    (found,) = metrics.TASKS.collect()
+    values = {
+        tuple(one.labels.values()): one.value
+        for one in found.samples
+        if one.name.endswith("_total")
+    }
+    assert values["task:sync:*", "default", "parked"] == 1
