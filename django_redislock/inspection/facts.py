@@ -32,6 +32,8 @@ WORST_FIRST = (State.BROKEN, State.STALE, State.UNKNOWN, State.HELD)
 class Kind(StrEnum):
     MUTEX = "mutex"
     SEMAPHORE = "semaphore"
+    TASK = "task"
+    """Tasks of `unique` or `limited` that run."""
     READ = "read"
     """A read-write lock, held for reading."""
     WRITE = "write"
@@ -48,7 +50,7 @@ UNREADABLE = Sentence(_("what is written there can't be read"))
 
 _NEVER = datetime.max.replace(tzinfo=UTC)
 
-SHARED = frozenset({Kind.SEMAPHORE, Kind.READ, Kind.WRITE})
+SHARED = frozenset({Kind.SEMAPHORE, Kind.TASK, Kind.READ, Kind.WRITE})
 """Kinds that several holders may share."""
 
 
@@ -89,7 +91,7 @@ class LockInfo:
     """The number of holders. 0: nobody holds it, and a key of it is broken; then `holders` has
     one of whom nothing is known."""
     limit: int | None
-    """The limit of a semaphore, as its newest holder said."""
+    """The limit of a semaphore or of tasks, as its newest holder said."""
     waiters: int
     keys: Keys = field(repr=False)
     has_permits: bool = field(repr=False)

@@ -123,7 +123,7 @@ def lock(raw: Raw, using: str, left: dict[str, float | None]) -> LockInfo:
             kind = its_kind
         elif (one.holder.fencing_token or 0) > newest:
             newest = one.holder.fencing_token or 0
-            kind, limit = _shared(value)
+            kind, limit = shared(value)
         holders.append(one)
     holders.sort(key=lambda one: one.urgency)
     worst = holders[0]
@@ -181,12 +181,12 @@ def _holder(
     )
 
 
-def _shared(value: bytes) -> tuple[Kind, int | None]:
+def shared(value: bytes) -> tuple[Kind, int | None]:
     """Read the kind and limit, which lua/permits.lua writes behind a tab."""
     kind, *limits = value.partition(b"\t")[2].split(b"|")
     limit = number(limits[0]) if limits else None
-    if kind == b"semaphore" and limit is not None:
-        return Kind.SEMAPHORE, limit
+    if kind in (b"semaphore", b"task") and limit is not None:
+        return Kind(kind.decode()), limit
     return {b"read": Kind.READ, b"write": Kind.WRITE}.get(kind, Kind.FOREIGN), None
 
 

@@ -51,7 +51,7 @@ def holder(lock: LockInfo) -> str:
 
 def holding(lock: LockInfo) -> str:
     """The number of holders of a lock that several may hold."""
-    if lock.kind == Kind.SEMAPHORE:
+    if lock.limit is not None:
         return Sentence(_("%(number)s of %(limit)s"), number=lock.holding, limit=lock.limit)
     if lock.kind == Kind.WRITE:
         return Sentence(_("writer"))
@@ -101,7 +101,7 @@ def consequences(lock: LockInfo, waiters: Sequence[WaiterInfo]) -> list[Sentence
         within = duration(max(map(overlap, alive)))
         first = one if one.state != State.STALE else alive[0]
         template = _("%(who)s is alive; two may work at once for up to %(time)s.")
-        if lock.kind == Kind.SEMAPHORE:
+        if lock.limit is not None:
             template = _(
                 "%(who)s is alive; more than %(limit)s may work at once for up to %(time)s."
             )

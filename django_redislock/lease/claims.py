@@ -26,9 +26,10 @@ from asgiref.sync import sync_to_async
 from .. import signals
 from ..base.clock import deadline, now
 from ..base.exceptions import LockError, LockNotAcquired, LockUnavailable
+from ..base.holder import Holder
 from ..base.servers import Servers
 from ..base.tokens import word
-from ..primitives import mutex, permits, waiting
+from ..primitives import mutex, permits, queued, waiting
 from ..primitives.contract import (
     NO_TERMS,
     Answered,
@@ -83,25 +84,17 @@ async def announce(port: Port, event: LockEvent, *, in_background: bool = False)
         signals.send(event)
 
 
-_NAMES = {
-    "mutex": "a mutex",
-    "semaphore": "a semaphore",
-    "read": "a read-write lock, for reading",
-    "write": "a read-write lock, for writing",
-}
-
-
 async def explained(port: Port, claim: Claim, using: str, error: LockError) -> LockError:
     """Return the error of an acquire, with the holder of another kind that it met, or with the
     broken key."""
-    shared = isinstance(claim.primitive, permits.Permits)
+    shared = claim.primitive.kind in ("semaphore", "read", "write", "task")
     for keys in claim.renewed_keys:
         for look in (permits.held_as, mutex.held_as) if shared else (permits.held_as,):
             with suppress(LockError):  # not of this kind, or Redis is away now
                 found = await look(port, keys)
                 if found is not None and found[0] != claim.primitive.kind:
                     kind, holder = found
-                    said = f"{error} {keys.name!r} is held as {_NAMES[kind]}, by {holder}."
+                    said = f"{error} {keys.name!r} is held as {queued.NAMES[kind]}, by {holder}."
                     return LockError(said, keys.name)
         with suppress(LockError):
             for key in await _broken(port, keys, "ZCARD" if shared else "GET"):
@@ -433,22 +426,29 @@ async def clear(
     cleared = [sight for sight, was in zip(seen, done, strict=True) if was]
     if one and (cleared or mended):
         await _count(port, counter(keys.index, "clearings"))
-    for sight in cleared if signals.wanted("cleared") else ():
+    await tell_cleared(port, keys, server, [sight.holder for sight in cleared], by, reason)
+    return bool(cleared or mended)
+
+
+async def tell_cleared(
+    port: Port, keys: Keys, server: Server, holders: Sequence[Holder], by: str, reason: str
+) -> None:
+    """Tell the world whose holds an operator has ended."""
+    for holder in holders if signals.wanted("cleared") else ():
         event = LockEvent(
             outcome="cleared",
             name=keys.name,
             key=keys.lock,
             using=server.using,
-            owner=sight.holder.owner,
-            label=sight.holder.label,
-            fencing_token=sight.holder.fencing_token,
-            held=sight.holder.held,
-            holder=sight.holder,
+            owner=holder.owner,
+            label=holder.label,
+            fencing_token=holder.fencing_token,
+            held=holder.held,
+            holder=holder,
             by=by,
             why=reason,
         )
         await announce(port, event)
-    return bool(cleared or mended)
 
 
 async def _count(port: Port, key: str) -> None:

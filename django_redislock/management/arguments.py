@@ -284,6 +284,11 @@ HELP = {
     ),
     "resume": Help(("resume shop.periodic.report",), (UNAVAILABLE,)),
     "metrics": Help(("metrics", "metrics --serve 127.0.0.1:9108"), (WRONG, UNAVAILABLE)),
+    "tasks": Help(
+        ("tasks", "tasks reindex:7", "tasks reindex:7 --drop-claim"),
+        (WRONG, FREE, UNAVAILABLE, BUSY),
+    ),
+    "sweep": Help(("sweep", "sweep api:acme"), (WRONG, UNAVAILABLE)),
     "completion": Help(("completion bash > ~/.redislock.bash",)),
 }
 

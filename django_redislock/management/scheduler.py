@@ -8,6 +8,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
+from ..base.background import start
 from ..commands import LOST, UNAVAILABLE
 from ..inspection.waiting_line import TerminalLine
 from ..inspection.words import clean, count, rounded
@@ -17,6 +18,7 @@ from ..periodic.runner import LOOK_EVERY, runners
 from ..primitives.ledger import RunOutcome
 from .arguments import NO_JOBS, WRONG
 from .events import ENDING, NUDGE, Events, Interrupted, require_main_thread
+from .subcommands.tasks import keep_swept
 
 CANCELLED_END_WITHIN = 5.0
 """Seconds that cancelled coroutines have to end."""
@@ -52,6 +54,7 @@ class Scheduler:
             return 128 + interrupted.number
 
     def _serve(self) -> int:
+        start(keep_swept, "redislock-sweep")
         running = sum(job.enabled for job in self._jobs)
         self._say(f"{count(running, 'job')}, {count(self._options['workers'], 'worker')}.")
         while True:

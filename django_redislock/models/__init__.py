@@ -37,6 +37,7 @@ STATES = [
 KINDS = [
     ("mutex", _("mutex")),
     ("semaphore", _("semaphore")),
+    ("task", _("task")),
     ("read", _("read lock")),
     ("write", _("write lock")),
     ("foreign", _("other key")),

@@ -136,7 +136,7 @@ async def held_as(port: Port, keys: Keys) -> tuple[str, Holder] | None:
     another type."""
     for its, record in await _holders(port, keys, 1):
         kind = record.rpartition(b"\t")[2].partition(b"|")[0].decode(errors="replace")
-        if kind in ("semaphore", "read", "write"):
+        if kind in queued.NAMES:
             return kind, its.holder
     return None
 

@@ -31,6 +31,15 @@ from .keys import Keys
 from .scripts import ask, instant, maybe, nth, refusal, sight, text, whole
 from .waiting import DEAF, HEAD, NEVER, WaitLog, backoff, slice_for
 
+NAMES = {
+    "mutex": "a mutex",
+    "semaphore": "a semaphore",
+    "read": "a read-write lock, for reading",
+    "write": "a read-write lock, for writing",
+    "task": "tasks of @unique or @limited",
+}
+"""Kinds of locks, in messages."""
+
 Acquired = tuple[Any, ...]
 """An answer as `acquired` returns it."""
 
@@ -299,7 +308,7 @@ async def acquire(
             if code == -1:
                 raise rest[0].error(name)
             if code == -2:
-                raise _another_kind(name, claim, rest[0])
+                raise another_kind(name, claim, rest[0])
             (_, holder), position, ticket, lasted_for, now_us, *holders = rest
             anchor = Anchor(attempts.sent, now_us)
             if attempts.last:
@@ -362,7 +371,7 @@ async def adopt(port: Port, token: str, claim: Claim, script: Script) -> Grant |
             case [0, value, gone]:
                 return refusal(value, gone)
             case [-2, kind]:
-                raise _another_kind(name, claim, kind.decode())
+                raise another_kind(name, claim, kind.decode())
         raise ValueError(answer)
 
     return await twice(
@@ -370,17 +379,13 @@ async def adopt(port: Port, token: str, claim: Claim, script: Script) -> Grant |
     )
 
 
-def _another_kind(name: str, claim: Claim, held: str) -> LockError:
+def another_kind(name: str, claim: Claim, held: str) -> LockError:
     """The error for a name that is held as another kind of permits. For a mutex, Redis says
     WRONGTYPE."""
-    is_, wanted = (
-        "a semaphore" if kind == "semaphore" else "a read-write lock"
-        for kind in (held, claim.primitive.kind)
-    )
     return LockError(
-        f"{name!r} is held as {is_}, and can't be {wanted} at the same time. Give them different "
-        f"names; or, if you changed the kind of this lock, wait until nobody holds it as the old "
-        f"kind.",
+        f"{name!r} is held as {NAMES[held]}, and can't be {NAMES[claim.primitive.kind]} at the "
+        f"same time. Give them different names; or, if you changed the kind of this lock, wait "
+        f"until nobody holds it as the old kind.",
         name,
     )
 

@@ -142,7 +142,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "timestamp_release": _TIMESTAMP,
     "work_begin": _WORK,
     "work_claim": _WORK,
-    "work_confirm": (),
+    "work_confirm": ("clock",),
     "work_end": _WORK,
     "work_look": _WORK,
     "work_names": ("clock",),

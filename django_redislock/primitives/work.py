@@ -140,6 +140,8 @@ class Running(NamedTuple):
     id: str
     weight: int
     record: bytes
+    left: float
+    """Seconds until its lease ends, unless it is renewed."""
 
 
 class Waiting(NamedTuple):
@@ -166,6 +168,9 @@ class Tasks(NamedTuple):
     promoted: dict[str, datetime]
     """Messages that were sent again, and until when their permits wait for them."""
     running: list[Running]
+    lapsed: int
+    """Runs whose leases have ended, and promoted messages that nobody has sent in time: they wait
+    for somebody to heal them."""
 
 
 def keys_of(keys: Keys, token: str) -> list[str]:
@@ -207,6 +212,8 @@ class Work:
 
         def read(sent: float, answer: Any) -> Start:
             code, *rest, promoted, healed = answer
+            if code == -2:
+                raise queued.another_kind(its.name, claim, text(rest[0]).decode())
             found = _start(code, rest, sent)
             self._note(promoted, healed)
             return found
@@ -258,7 +265,7 @@ class Work:
             self._note(promoted, healed)
             return whole(left)
 
-        args: list[Word] = [tokens.word(), "", self.limit]
+        args: list[Word] = [tokens.word(), "", self.limit, keys.name]
         return await twice(lambda: ask(port, read, "work_end", keys_of(keys, ""), args))
 
     async def acquire(
@@ -275,6 +282,7 @@ class Work:
 
     async def _give_back(self, port: Port, claim: Claim) -> Refusal | None:
         keys = keys_of(claim.keys, claim.token)
+        args: list[Word] = [claim.token, self.id, self.limit, claim.keys.name]
 
         def read(answer: Any) -> Refusal | None:
             held, _, promoted, healed = answer
@@ -282,7 +290,7 @@ class Work:
             self._note(promoted, healed)
             return found
 
-        return await ask(port, read, "work_end", keys, [claim.token, self.id, self.limit])
+        return await ask(port, read, "work_end", keys, args)
 
     def _note(self, promoted: Any, healed: Any) -> None:
         its = [Promoted(text(id).decode(), text(message)) for id, message in promoted]
@@ -321,8 +329,9 @@ def _start(code: int, rest: list[Any], sent: float) -> Start:
 async def confirm(port: Scripts, keys: Keys, id: str, new_id: str, lives: float) -> bool:
     """Let the claim of a message live for `lives` seconds, under the id that the queue has given;
     with the id "", undo it. False: there is no such claim any more. Raises `LockUnavailable`."""
-    args: list[Word] = [tokens.word(), id, new_id, milliseconds(lives)]
-    return await twice(lambda: ask(port, flag, "work_confirm", [f"{keys.lock}:claim"], args))
+    its = [keys.lock, f"{keys.lock}:claim", keys.tasks]
+    args: list[Word] = [tokens.word(), id, new_id, milliseconds(lives), keys.name]
+    return await twice(lambda: ask(port, flag, "work_confirm", its, args))
 
 
 async def sent(port: Scripts, keys: Keys, id: str, new_id: str, lives: float) -> bool:
@@ -339,7 +348,9 @@ async def names(port: Scripts, keys: Keys, skip: int, limit: int) -> list[str]:
     def read(answer: Any) -> list[str]:
         return [readable(text(name)) for name in answer]
 
-    return await ask(port, read, "work_names", [keys.tasks], [tokens.word(), skip, limit])
+    return await ask(
+        port, read, "work_names", [keys.lock, keys.tasks], [tokens.word(), skip, limit]
+    )
 
 
 async def look(port: Scripts, keys: Keys) -> Tasks:
@@ -348,7 +359,7 @@ async def look(port: Scripts, keys: Keys) -> Tasks:
 
 
 def _tasks(answer: Any) -> Tasks:
-    now_us, waits, parked, ids, promoted, runs = answer
+    now_us, waits, parked, ids, promoted, runs, lapsed = answer
     waiting = None
     if waits is not None:
         id, says, at, due, pttl = waits
@@ -362,5 +373,9 @@ def _tasks(answer: Any) -> Tasks:
         whole(parked),
         [text(id).decode() for id in ids],
         {text(id).decode(): server_time(instant(until)) for id, until in promoted},
-        [Running(text(id).decode(), whole(w), maybe(record) or b"") for id, w, record in runs],
+        [
+            Running(text(id).decode(), whole(w), maybe(record) or b"", whole(left) / 1000)
+            for id, w, record, left in runs
+        ],
+        whole(lapsed),
     )

@@ -373,13 +373,22 @@ def send_promoted(named: Named, its: Work, lives: float) -> None:
             tell("promoted", named.name, using, one.id)
 
 
-def sweep(named: Named, lives: float) -> bool:
-    """Let parked messages of a name go on whose permits are free. Returns whether any are left.
-    Raises `LockUnavailable`."""
+class Swept(NamedTuple):
+    """What came of a sweep: numbers of messages."""
+
+    healed: int
+    promoted: int
+    left: int
+    """They are still parked."""
+
+
+def sweep(named: Named, lives: float = QUEUED_FOR) -> Swept:
+    """Let parked messages of a name go on whose permits are free. Raises `LockUnavailable`."""
     its = Work("", named.rule.plan(named.name).policy.limit or 1)
     left = run(its.sweep(SyncPort(named.plan.server), named.keys))
+    swept = Swept(its.healed, len(its.promoted), left)
     send_promoted(named, its, lives)
-    return left > 0
+    return swept
 
 
 class _Run(NamedTuple):
@@ -439,7 +448,8 @@ class Attempt:
                 self.start = start
                 if isinstance(start, Parked):
                     tell("parked", named.name, plan.policy.using, self.delivery.id)
-                    again = partial(sweep, named, self.guarded.queued_for)
+                    lives = self.guarded.queued_for
+                    again = lambda: sweep(named, lives).left > 0  # noqa: E731
                     waiting.sweep(named.keys.lock, again, plan.ttl)
                 return False
             lease = Lease(plan.server, claim, start.grant, plan.policy, Hold(me))
@@ -447,6 +457,8 @@ class Attempt:
             lease.check()
         except BaseException as error:
             await claims.cut_short(error, port_type, plan.server, claim)
+            if type(error) is LockError:
+                raise await claims.explained(port, claim, plan.server.using, error) from error
             raise
         if start.latest is not None:
             guarded = self.guarded

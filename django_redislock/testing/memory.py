@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from importlib import import_module
 from typing import Any
 from unittest import mock
 
@@ -126,6 +127,7 @@ def locks_in_memory() -> Condition[Memory]:
 
 @contextmanager
 def _in_memory() -> Iterator[Memory]:
+    import_module("fakeredis")  # all of it, so that its clock is moved
     with ExitStack() as stack:
 
         def replace(module: Any, **others: Any) -> None:

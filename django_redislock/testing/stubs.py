@@ -27,6 +27,7 @@ from ..lease.plan import Plan, forget_plans
 from ..lease.watchdog import Watchdog
 from ..locks.decorate import acquire
 from ..locks.once import RecordedLock
+from ..primitives import work
 from ..primitives.contract import Claim, Port, Primitive, Sight
 from ..primitives.keys import Keys, name_of
 from ..settings import conf, kinds
@@ -162,7 +163,8 @@ NOWHERE = StandIns("nowhere", _Nowhere)
 def locks_always_free() -> Condition[None]:
     """Grant every lock at once, without a server.
 
-    Locks do not exclude each other, and nothing is remembered: a `once` block runs each time.
+    Locks do not exclude each other, and nothing is remembered: a `once` block runs each time, and
+    each call of a unique task is queued.
     """
     return Condition(_free)
 
@@ -170,8 +172,9 @@ def locks_always_free() -> Condition[None]:
 def locks_always_busy(name: str = "*", *, holder: Holder | str = "") -> Condition[None]:
     """Refuse the locks of this name or pattern at once, as if somebody else held them.
 
-    `holder` appears in messages. Other locks are free, as with `locks_always_free()`; inside of
-    `locks_in_memory()` they work as there.
+    `holder` appears in messages. Names of tasks begin with "task:": a call of a unique one is a
+    conflict, and a task that a worker begins is parked. Other locks are free, as with
+    `locks_always_free()`; inside of `locks_in_memory()` they work as there.
     """
     validate_pattern(name)
     if not isinstance(holder, Holder | str):
@@ -243,6 +246,14 @@ async def _grant(
             return args[1] if isinstance(args[1], bytes) else str(args[1]).encode()
         case "record_set" | "record_delete":
             return 0
+        case "work_claim":
+            return [1, [], 0]
+        case "work_confirm" | "work_sent":
+            return 1
+        case "work_begin":
+            return [1, now, next(_fences), None, [], 0]
+        case "work_end":
+            return [1, 0, [], 0]
         case "permits_downgrade" | "record_write":
             return [1]
         case _ if script.endswith(("_extend", "_release")):
@@ -294,7 +305,27 @@ def _busy(pattern: str, holder: Holder) -> Iterator[None]:
         return primitive
 
     busy = [(kind, stand_in(kind._primitive)) for kind, _ in PRIMITIVES]
-    with nullcontext() if elsewhere() else _free(), finding(busy):
+    with nullcontext() if elsewhere() else _free(), finding(busy), _tasks_busy(pattern, holder):
+        yield
+
+
+@contextmanager
+def _tasks_busy(pattern: str, holder: Holder) -> Iterator[None]:
+    """Let tasks of these names conflict with one that runs, and be parked when they begin."""
+    claim, start = work.Work.claim, work.Work.start
+    by = holder.owner or "", holder.label, holder.acquired_at
+
+    async def claimed(its: Any, port: Any, keys: Keys, *args: Any, **options: Any) -> Any:
+        if matches(keys.name, pattern):
+            return work.Conflict(work.TICKET, True, *by)
+        return await claim(its, port, keys, *args, **options)
+
+    async def started(its: Any, port: Port, asked: Claim, *args: Any, **options: Any) -> Any:
+        if matches(asked.keys.name, pattern):
+            return work.Parked()
+        return await start(its, port, asked, *args, **options)
+
+    with mock.patch.multiple(work.Work, claim=claimed, start=started):
         yield
 
 

@@ -57,8 +57,10 @@ def test_the_order_is_kept(queue: Queue, log: Log, pk: str, redis: Redis) -> Non
 
 
 def test_ids_are_kept(queue: Queue, log: Log, pk: str) -> None:
-    """A task that was parked has the id that its caller knows; with RQ, the beginning of it. Backends
-    of django.tasks choose another one."""
+    """A task that was parked has the id that its caller knows; with RQ, the beginning of it.
+
+    Backends of django.tasks choose another one.
+    """
     handles = [queue.call(queue.tasks.single, pk, item, gate=item == 0) for item in range(4)]
     log.wait("begin", pk)
     queue.settle()

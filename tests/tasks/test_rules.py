@@ -389,7 +389,7 @@ def test_too_many_are_parked(reindex: Task, done: Done, redis: Redis) -> None:
         backlog.work()
     assert done == [0, 1, 2, 3]
     left = {key.decode().rpartition(":")[2] for key in redis.scan_iter("redislock:{task:*")}
-    assert left <= {"history", "holders"}
+    assert left <= {"history", "holders", "clock"}
 
 
 def test_nobody_passes_those_that_are_parked(done: Done) -> None:
@@ -688,7 +688,7 @@ def test_events(reindex: Task, done: Done) -> None:
     assert [(one.what, one.name) for one in seen] == [("claimed", NAME), ("coalesced", NAME)]
 
 
-def test_what_people_see(reindex: Task, done: Done) -> None:
+def test_what_people_see(reindex: Task, done: Done, redis: Redis) -> None:
     """`work.look` says what waits, what is parked and what runs."""
     limited("reindex:{pk}", 1)(unique("reindex:{pk}")(reindex))
     keys, port = Keys.of("redislock", NAME), SyncPort(server_of("default"))
@@ -696,7 +696,8 @@ def test_what_people_see(reindex: Task, done: Done) -> None:
     found = run(work.look(port, keys))
     assert found.waiting is not None
     assert (found.parked, found.running, found.promoted) == (0, [], {})
-    assert run(work.names(port, keys, 0, 10)) == [NAME]
+    on_a_cluster = not isinstance(redis, Redis)
+    assert run(work.names(port, keys, 0, 10)) == ([] if on_a_cluster else [NAME])
 
     def inside() -> None:
         found = run(work.look(port, keys))

@@ -42,6 +42,7 @@ from django_redislock.commands import LockedCommand
 from django_redislock.inspection import Inspector
 from django_redislock.lease.watchdog import watchdog
 from django_redislock.primitives import scripts
+from django_redislock.tasks import unique
 from django_redislock.testing import (
     locks_always_busy,
     locks_always_free,
@@ -55,6 +56,7 @@ from django_redislock.transport.server import server_of
 from django_redislock.views import lock_view
 from tests.calling import watch
 from tests.contract.api import Api
+from tests.tasks.by_hand import task
 from tests.waiting import PATIENCE, eventually
 
 NEEDS_FAKEREDIS = pytest.mark.skipif(
@@ -198,11 +200,14 @@ class TestFree:
         api.enter(once("import", on_failure="lose"), lambda first: first)
         api.forget(once("report"))
         api.initialise("salt", lambda: "abc")
+        reindex = unique("reindex:{pk}")(task(lambda pk: None))
+        reindex.enqueue(7)
+        reindex.backlog.work()
         granted = {name for name in scripts.PARTS if f'"{name}"' in getsource(_grant)}
         granted |= {name for name in scripts.PARTS if name.endswith(("_extend", "_release"))}
         # Signs of life are shown by a thread, now and then. With replicas, locks are asked for at
         # length.
-        besides = {"record_set", "record_release"}
+        besides = {"record_set", "record_release", "work_sent"}
         besides |= {name for name in granted if name.endswith("_acquire")}
         assert granted - besides == set(asked) - besides
 

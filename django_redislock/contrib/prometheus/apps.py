@@ -13,6 +13,8 @@ class PrometheusConfig(AppConfig):
 
     def ready(self) -> None:
         # Imported here, since the import registers the metrics.
-        from .metrics import count
+        from ...tasks.events import task_event
+        from .metrics import count, count_task
 
         signals.observe(count)
+        task_event.connect(count_task)

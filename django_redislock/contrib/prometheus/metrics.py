@@ -5,9 +5,12 @@ No label is a lock's name, since there may be millions: see held.py.
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.core.exceptions import ImproperlyConfigured
 
 from ...signals import LockEvent
+from ...tasks.events import TaskEvent
 from ..held import HeldLeases, pattern
 
 try:
@@ -58,6 +61,11 @@ ACTIVE = Gauge(
     LABELS,
     multiprocess_mode="livesum",  # a process that has ended holds nothing
 )
+TASKS = Counter(
+    "redislock_task_events_total",
+    "Events of tasks of unique and limited.",
+    (*LABELS, "what"),
+)
 
 _active: HeldLeases[tuple[str, str]] = HeldLeases(lambda labels: ACTIVE.labels(*labels).dec())
 
@@ -87,3 +95,8 @@ def count(event: LockEvent) -> None:
         began = _active.end(event)
         if began is not None:
             ACTIVE.labels(*began).dec()
+
+
+def count_task(event: TaskEvent, **_more: Any) -> None:
+    """Count an event of tasks."""
+    TASKS.labels(pattern(event.name), event.using, event.what).inc()

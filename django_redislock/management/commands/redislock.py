@@ -22,6 +22,7 @@ from ..subcommands.list import List, Watch
 from ..subcommands.metrics import Metrics
 from ..subcommands.run import Run
 from ..subcommands.show import Config, Show
+from ..subcommands.tasks import Sweep, Tasks
 
 
 class Subcommand(Protocol):
@@ -45,6 +46,8 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "pause": Pause(),
     "resume": Resume(),
     "metrics": Metrics(),
+    "tasks": Tasks(),
+    "sweep": Sweep(),
     "completion": Completion(),
 }
 

@@ -10,7 +10,7 @@ from typing import Any
 from django.core.management.base import CommandParser
 
 from ...base.servers import aliases_of
-from ...inspection import SHARED, UNREADABLE, LockInfo, Past, State, WaiterInfo
+from ...inspection import SHARED, UNREADABLE, Kind, LockInfo, Past, State, WaiterInfo
 from ...inspection.facts import groups
 from ...inspection.sheet import HOLDERS, PAST, SETTINGS, WAITERS, facts, settings_of, wants
 from ...inspection.story import free_story, kind, silent, story
@@ -111,6 +111,8 @@ class _Report:
             yield printer.paint(clean(sentence), style)
         if self.lock.state in (State.BROKEN, State.STALE):
             yield f"To clear it: {command_line('clear', self.given, [self.name])}"
+        if self.lock.kind == Kind.TASK:
+            yield f"What waits: {command_line('tasks', {}, [self.name])}"
 
     def _facts(self) -> Iterator[tuple[str, Any]]:
         lock = self.lock

@@ -16,7 +16,7 @@
 --                            kind|limit
 -- ARGV   1 as in lock.lua
 --
--- A kind is semaphore, read or write.
+-- A kind is semaphore, read or write; or task (work.lua).
 --
 -- Gives  holders, millis, foreign (the key is of another type), NO_ZSET, ends_first, number, ends_of,
 --        held_as, differs, fits, past, drop, expire, settle, grant
@@ -57,9 +57,10 @@ local function held_as()
   return record and string.match(record, '\t(%a+)')
 end
 
--- Whether its holders have a lock of another kind: a semaphore is no read-write lock.
+-- Whether its holders have a lock of another kind: a semaphore is no read-write lock, and no task.
+local SIDES = {read = 'lock', write = 'lock'}
 local function differs(kind, held)
-  return held and (kind == 'semaphore') ~= (held == 'semaphore')
+  return held and (SIDES[kind] or kind) ~= (SIDES[held] or held)
 end
 
 -- Whether there is room beside the holders for a claim whose label ends with a tab and `kind|limit`.

@@ -18,9 +18,10 @@
 --          {3, promoted}            another delivery of this message runs
 --          {4, promoted}            it was replaced, and must not run
 --          {5, wait ms, promoted}   it is not due yet
+--          {-2, kind, promoted}     the name is held as another kind of lock
 -- luacheck: read globals now integer token holders expire ends_of grant claim parked sent messages runs
 -- luacheck: read globals TICKET LASTS SENDING promoted taken heal promote keep running unnamed note healed
--- luacheck: read globals weight_of
+-- luacheck: read globals weight_of held_as differs
 
 local ttl, says, id = tonumber(ARGV[2]), ARGV[3], ARGV[4]
 local limit, weight, mark, message = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7], ARGV[8]
@@ -33,6 +34,8 @@ if ends_of(token) then
     return {1, at == '' and fence or at, fence, redis.call('HGET', messages, token), promoted, healed}
   end
 end
+local held = held_as()
+if differs('task', held) then return {-2, held, promoted, healed} end
 heal()
 if redis.call('EXISTS', withdrawn) == 1 then
   redis.call('DEL', withdrawn)
@@ -48,6 +51,7 @@ if waiting == id and due and tonumber(due) > now then
   return {5, math.ceil((due - now) / 1000), promoted, healed}
 end
 
+note(ARGV[10], LASTS)
 local own = redis.call('ZREM', sent, id) == 1
 local perhaps = not own and unnamed()
 local others = taken() - (perhaps and weight_of(perhaps) or 0)
@@ -77,7 +81,6 @@ if own then
   redis.call('LPUSH', parked, id)
 elseif message ~= '' and redis.call('HSETNX', messages, id, weight .. mark .. message) == 1 then
   redis.call('RPUSH', parked, id)
-  note(ARGV[10], LASTS)
 end
 promote(limit)
 keep()

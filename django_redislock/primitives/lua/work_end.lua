@@ -5,9 +5,10 @@
 -- ARGV     1 as in lock.lua
 --          2 id     of the message; "": none
 --          3 limit
+--          4 name   for lists
 -- Returns  {1 it was held, else 0; how many are parked; promoted; healed}
--- luacheck: read globals token foreign ends_of past drop expire settle mark_of
--- luacheck: read globals parked sent messages runs promoted healed heal promote keep
+-- luacheck: read globals lock token foreign ends_of past drop expire settle mark_of
+-- luacheck: read globals claim parked sent messages runs names promoted healed heal promote keep
 
 local id, limit = ARGV[2], tonumber(ARGV[3])
 
@@ -29,4 +30,7 @@ redis.call('HDEL', messages, token, id)
 heal()
 promote(limit)
 keep()
+if names ~= lock and redis.call('EXISTS', claim, parked, sent, messages, runs) == 0 then
+  redis.call('ZREM', names, ARGV[4])
+end
 return {held and 1 or 0, redis.call('LLEN', parked), promoted, healed}
