@@ -54,7 +54,11 @@ PRODUCTS = (
         7_310,
     ),
     Product("periodic", ("periodic", "primitives/ledger"), 1_270),
-    Product("tasks", ("tasks", "primitives/work"), 1_000),
+    Product(
+        "tasks",
+        ("tasks", "primitives/work", "inspection/tasks", "management/subcommands/tasks"),
+        1_460,
+    ),
 )
 
 

@@ -214,7 +214,7 @@ class Guarded:
         if len(text) > MOST:
             raise ValueError(
                 f"a message of {self.path} has {len(text)} bytes, and Redis keeps up to {MOST}: "
-                f"pass the key of a row, or of a file, in place of its content"
+                f"pass the key of a row, or of a file, instead of its content"
             )
         return text
 

@@ -1,5 +1,5 @@
-"""What `unique` and `limited` owe where each name has a slot of its own: on a Redis Cluster, and on
-a server that is sharded behind one address."""
+"""What `unique` and `limited` owe where each name has a slot of its own: on a Redis Cluster, and
+on a server that is sharded behind one address."""
 
 from __future__ import annotations
 

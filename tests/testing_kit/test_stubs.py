@@ -184,7 +184,9 @@ class TestFree:
                 answer[:1] if script.endswith("_release") else answer
             )  # and who has it now: nobody
             # A restored lease was written down, so that its release is asked for at length.
-            assert form(granted) == form(said) or (script.endswith("_drop") and said is None)
+            # The server has the note of a task, which a stub forgets.
+            unknown = script == "record_get" or (script.endswith("_drop") and said is None)
+            assert form(granted) == form(said) or unknown
             return answer
 
         watch(monkeypatch, compare)
