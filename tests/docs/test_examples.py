@@ -66,6 +66,8 @@ from tests.operations.calling import granted
 from tests.test_decorators import held_elsewhere
 from tests.waiting import PATIENCE, eventually
 
+ANOTHER_TEST = "another test"
+"""It runs elsewhere."""
 SETTINGS = "settings"
 """They are valid, and no check of ours objects."""
 
@@ -622,6 +624,7 @@ EXAMPLES: dict[str, list[Any]] = {
         views(409, 400, name="checkout:3"),
         command,
         jobs("tidy_up"),
+        ANOTHER_TEST,  # tests/docs/test_tasks.py
         without_redis,
         SETTINGS,
     ],
@@ -692,6 +695,7 @@ ELSEWHERE = {
     "docs/drop-in.md": "tests/test_client.py",
     "docs/metrics.md": "tests/test_prometheus.py",
     "docs/task-queues.md": "tests/docs/test_task_queues.py",
+    "docs/tasks.md": "tests/docs/test_tasks.py",
     "docs/testing.md": "tests/testing_kit/test_docs.py",
     "docs/topologies.md": "tests/cluster/test_docs.py",
     "docs/tutorial.md": "tests/docs/test_tutorial.py",
@@ -756,6 +760,8 @@ def world(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
 )
 def test_example(page: str, number: int, world: World, request: pytest.FixtureRequest) -> None:
     text, check = examples(page)[number], EXAMPLES[page][number]
+    if check == ANOTHER_TEST:
+        return
     if check == SETTINGS:
         names = "locks", "locks-billing", "locks-sync", "redis-a", "redis-b", "redis-c"
         entries = {name: entry(f"redis://{name}") for name in names}

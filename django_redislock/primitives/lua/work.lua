@@ -120,6 +120,7 @@ local function note(name, lives)
   if names ~= lock then
     redis.call('ZADD', names, 'GT', integer(millis + lives), name)
     redis.call('ZREMRANGEBYSCORE', names, '-inf', integer(millis))
+    redis.call('PEXPIRE', names, LASTS)
   end
 end
 
