@@ -26,7 +26,10 @@ _HARMFUL = re.compile(
     r"\u202a-\u202e\u2066-\u2069"  # marks that turn text round
     r"\ud800-\udfff]"  # halves of a character
 )
-_NOT_THE_CALLER = ("django_redislock", "contextlib", "asyncio", "redis")
+_NOT_THE_CALLER = {
+    *("django_redislock", "contextlib", "asyncio", "redis"),
+    *("asgiref", "celery", "django_tasks", "dramatiq", "kombu", "rq"),
+}
 
 
 @cache

@@ -29,10 +29,10 @@ KEY, CHANNEL = object(), object()
 _COMMANDS: dict[tuple[object, ...], str] = {
     # ASKING holds for the next command, which goes to this node anyway.
     (): "asking client|id cluster|slots ping sunsubscribe time",
-    (KEY,): "del exists get hlen hvals lpop pttl unlink zcard",
-    (KEY, "-"): "hdel hget hmget zrank zrem zscore",
+    (KEY,): "del exists get hgetall hlen hvals llen lpop pttl unlink zcard",
+    (KEY, "-"): "hdel hexists hget hmget zrank zrem zscore",
     (KEY, 0): "lindex",
-    (KEY, 0, 0): "getrange lrange ltrim zcount zrange",
+    (KEY, 0, 0): "getrange lrange lrem ltrim zcount zrange zremrangebyscore",
     (KEY, 0, -1): "zremrangebyrank",
     (KEY, 0, ""): "setrange",
     (KEY, 0, "-"): "lset",
@@ -53,7 +53,11 @@ _COMMANDS: dict[tuple[object, ...], str] = {
 HARMLESS = {name: words for words, names in _COMMANDS.items() for name in names.split()}
 """Arguments with which each command that locks need does nothing."""
 
-WRITING = {"lpush": "return redis.call('LPUSH', KEYS[1], '-')"}
+WRITING = {
+    "hsetnx": "return redis.call('HSETNX', KEYS[1], '-', '')",
+    "lpush": "return redis.call('LPUSH', KEYS[1], '-')",
+    "rpush": "return redis.call('RPUSH', KEYS[1], '-')",
+}
 """Commands that have no such arguments. A script that may not write refuses them after it has
 looked at the permissions; before Redis 7 there is no such script, and they are not tried."""
 

@@ -382,10 +382,11 @@ async def adopt(port: Port, token: str, claim: Claim, script: Script) -> Grant |
 def another_kind(name: str, claim: Claim, held: str) -> LockError:
     """The error for a name that is held as another kind of permits. For a mutex, Redis says
     WRONGTYPE."""
+    is_, wanted = (NAMES[kind].partition(",")[0] for kind in (held, claim.primitive.kind))
     return LockError(
-        f"{name!r} is held as {NAMES[held]}, and can't be {NAMES[claim.primitive.kind]} at the "
-        f"same time. Give them different names; or, if you changed the kind of this lock, wait "
-        f"until nobody holds it as the old kind.",
+        f"{name!r} is held as {is_}, and can't be {wanted} at the same time. Give them different "
+        f"names; or, if you changed the kind of this lock, wait until nobody holds it as the old "
+        f"kind.",
         name,
     )
 

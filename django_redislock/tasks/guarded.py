@@ -30,7 +30,7 @@ from ..primitives.keys import Keys
 from ..primitives.work import SHORT, TICKET, Conflict, Parked, Start, Started, Work
 from ..settings import conf
 from ..transport.ports import AsyncPort, SyncPort
-from ..transport.server import Server, server_of
+from ..transport.server import server_of
 from . import waiting
 from .events import What, tell
 from .queue import MOST, Delivery, Queue
@@ -128,20 +128,20 @@ class Guarded:
         if self._unique is None and not any(one.keys.unscoped for one in names):
             return
         said = json.dumps([[one.name, one.keys.name] for one in names]).encode()
-        port, key = self._noted(names[0].plan.server, names[0].keys.prefix, id)
+        port, key = SyncPort(names[0].plan.server), self._noted(id).record
         run(port.script("record_set", [key], [tokens.word(), said, round(self.queued_for * 1000)]))
 
-    @staticmethod
-    def _noted(server: Server, prefix: str, id: str) -> tuple[SyncPort, str]:
-        return SyncPort(server), Keys.of(prefix, f"message:{id}").record
+    def _noted(self, id: str) -> Keys:
+        """Return the keys of a message. All attempts have the same."""
+        return Keys.of(conf.prefix(), f"message:{self.path}:{id.partition(':')[0]}")
 
     async def _names(
         self, port_type: type[SyncPort | AsyncPort], delivery: Delivery
     ) -> list[Named]:
         """Return the rules for the names that were noted, or else for those that the arguments
         have here."""
-        keys = Keys.of(conf.prefix(), f"message:{delivery.id.partition(':')[0]}")
-        noted = await record.read(port_type(server_of(self.rules[0].using)), keys)
+        port = port_type(server_of(self.rules[0].using))
+        noted = await record.read(port, self._noted(delivery.id))
         if noted is not None:
             with suppress(ValueError, TypeError):
                 said = json.loads(noted)

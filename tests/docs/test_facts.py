@@ -34,7 +34,7 @@ def shown(page: str, number: int) -> dict[str, Any]:
 
 def test_the_settings_of_the_readme() -> None:
     """They are the defaults, and an entry of `LOCKS`. docs/settings.md has all of them."""
-    settings = shown("README.md", 8)
+    settings = shown("README.md", 9)
     assert conf.parse(settings).locks.find("report:7") == {"ttl": 300.0, "wait": 0.0}
     del settings["LOCKS"]
     assert settings.items() <= {key.upper(): its for key, its in DEFAULTS.items()}.items()

@@ -42,7 +42,7 @@ from django_redislock.commands import LockedCommand
 from django_redislock.inspection import Inspector
 from django_redislock.lease.watchdog import watchdog
 from django_redislock.primitives import scripts
-from django_redislock.tasks import unique
+from django_redislock.tasks import limited, unique
 from django_redislock.testing import (
     locks_always_busy,
     locks_always_free,
@@ -202,9 +202,10 @@ class TestFree:
         api.enter(once("import", on_failure="lose"), lambda first: first)
         api.forget(once("report"))
         api.initialise("salt", lambda: "abc")
-        reindex = unique("reindex:{pk}")(task(lambda pk: None))
-        reindex.enqueue(7)
-        reindex.backlog.work()
+        sync = limited("sync", 1)(task(lambda pk: None))
+        sync.enqueue(7)
+        sync.backlog.work()
+        unique("reindex:{pk}")(task(lambda pk: None)).enqueue(7)
         granted = {name for name in scripts.PARTS if f'"{name}"' in getsource(_grant)}
         granted |= {name for name in scripts.PARTS if name.endswith(("_extend", "_release"))}
         # Signs of life are shown by a thread, now and then. With replicas, locks are asked for at
