@@ -31,6 +31,9 @@ SECONDS = 600.0
 """Seconds after which the tests count as having found the fault: some faults make them hang."""
 
 
+TASKS = "tests/tasks/test_rules.py"
+
+
 class Fault(NamedTuple):
     """One mistake: `old` becomes `new`, and the `tests` fail."""
 
@@ -566,6 +569,114 @@ FAULTS = [
         "        return self._due_at <= now\n",
         "        return True\n",
         "tests/periodic/test_runner.py tests/periodic/test_schedule.py",
+    ),
+    Fault(
+        "tasks: a start leaves the claim",
+        "    redis.call('DEL', claim)\n  end\n  redis.call('HSET', runs",
+        "  end\n  redis.call('HSET', runs",
+        TASKS,
+    ),
+    Fault(
+        "tasks: a confirmation does not compare",
+        "if redis.call('HGET', claim, 'id') ~= ARGV[2] then return 0 end",
+        "if false then return 0 end",
+        TASKS,
+    ),
+    Fault(
+        "tasks: a call that could not be queued keeps its claim",
+        "            with suppress(LockUnavailable):  # then it ends by itself\n"
+        '                run(work.confirm(self._port, self._keys, claimed, "", SHORT))\n'
+        "            raise",
+        "            raise",
+        TASKS,
+    ),
+    Fault(
+        "tasks: a rollback keeps the claim",
+        "        _dropped[id] = claim\n        _wake.set()",
+        "        pass",
+        TASKS,
+    ),
+    Fault(
+        "tasks: a newcomer passes those that are parked",
+        "local first = own or perhaps or redis.call('LLEN', parked) == 0",
+        "local first = true",
+        TASKS,
+    ),
+    Fault(
+        "tasks: promoted messages take no permit",
+        "  for _, id in ipairs(redis.call('ZRANGE', sent, 0, -1)) do number = number + weight_of(id) end\n",
+        "",
+        TASKS,
+    ),
+    Fault(
+        "tasks: a promoted message that was not sent is lost",
+        "  for _, id in ipairs(redis.call('ZRANGE', sent, '-inf', integer(now), 'BYSCORE', 'LIMIT', 0, MOST)) do\n"
+        "    redis.call('ZREM', sent, id)\n"
+        "    again(id)\n"
+        "  end\n",
+        "",
+        TASKS,
+    ),
+    Fault(
+        "tasks: a promotion is not confirmed",
+        "            run(work.sent(SyncPort(named.plan.server), named.keys, one.id, id, lives))\n",
+        "",
+        TASKS,
+    ),
+    Fault(
+        "tasks: a duplicate runs",
+        "if running(id) then\n  promote(limit)\n  return {3, promoted, healed}\nend\n",
+        "",
+        TASKS,
+    ),
+    Fault(
+        "tasks: what was replaced runs",
+        "if redis.call('EXISTS', withdrawn) == 1 then",
+        "if false then",
+        TASKS,
+    ),
+    Fault(
+        "tasks: what runs again has ended",
+        "  redis.call('LREM', parked, 0, id)\n"
+        "  redis.call('ZREM', sent, id)\n"
+        "end\n"
+        "redis.call('HDEL', runs, token)",
+        "end\nredis.call('HDEL', runs, token)",
+        TASKS,
+    ),
+    Fault(
+        "tasks: the first call's arguments run",
+        "            self.args, self.kwargs = guarded.queue.load(guarded.task, start.latest)\n",
+        "            guarded.queue.load(guarded.task, start.latest)\n",
+        TASKS,
+    ),
+    Fault(
+        "tasks: it settles at once",
+        "if waiting == id and due and tonumber(due) > now then",
+        "if false then",
+        TASKS,
+    ),
+    Fault(
+        "tasks: it settles without end",
+        "  if at_most ~= '0' then time",
+        "  if false then time",
+        TASKS,
+    ),
+    Fault(
+        "tasks: weights count as one",
+        "  return tonumber(string.match(redis.call('HGET', messages, id) or '', '^%d+')) or 1",
+        "  return 1",
+        TASKS,
+    ),
+    Fault(
+        "tasks: the worker's own name counts",
+        "        if noted is not None:\n"
+        "            with suppress(ValueError, TypeError):\n"
+        "                said",
+        "        if False:\n"
+        "            with suppress(ValueError, TypeError):\n"
+        "                said",
+        TASKS,
     ),
 ]
 
