@@ -604,17 +604,14 @@ FAULTS = [
     ),
     Fault(
         "tasks: promoted messages take no permit",
-        "  for _, id in ipairs(redis.call('ZRANGE', sent, 0, -1)) do number = number + weight_of(id) end\n",
-        "",
+        "do number = number + weight_of(id) end\n",
+        "do end\n",
         TASKS,
     ),
     Fault(
         "tasks: a promoted message that was not sent is lost",
-        "  for _, id in ipairs(redis.call('ZRANGE', sent, '-inf', integer(now), 'BYSCORE', 'LIMIT', 0, MOST)) do\n"
-        "    redis.call('ZREM', sent, id)\n"
-        "    again(id)\n"
-        "  end\n",
-        "",
+        "    redis.call('ZREM', sent, id)\n    again(id)\n",
+        "    redis.call('ZREM', sent, id)\n",
         TASKS,
     ),
     Fault(
@@ -636,12 +633,9 @@ FAULTS = [
         TASKS,
     ),
     Fault(
-        "tasks: what runs again has ended",
-        "  redis.call('LREM', parked, 0, id)\n"
-        "  redis.call('ZREM', sent, id)\n"
-        "end\n"
-        "redis.call('HDEL', runs, token)",
-        "end\nredis.call('HDEL', runs, token)",
+        "tasks: what has ended is recovered",
+        "redis.call('HDEL', messages, token, id)",
+        "redis.call('HDEL', messages, token)",
         TASKS,
     ),
     Fault(

@@ -452,6 +452,7 @@ def test_weights(done: Done) -> None:
         def two() -> None:  # two are
             elsewhere(heavy.backlog.work)
             assert heavy.backlog.starts == [Parked()]
+            assert heavy.backlog.messages == []
             elsewhere(its.backlog.work)
             assert its.backlog.starts == [Parked()]
 
@@ -552,6 +553,37 @@ def test_recover(recover: bool, done: Done, redis: Redis) -> None:
     while its.backlog.messages:
         its.backlog.work()
     assert sorted(done) == ([1, 1, 2] if recover else [1, 2])
+
+
+def test_what_has_ended_is_not_recovered(done: Done, redis: Redis) -> None:
+    """Its lease ended while it ran, and it was parked again: its end takes it out."""
+    its = limited("reindex", recover=True, ttl=1)(task(done.append))
+    limits = [{"LOCKS": {"task:reindex": {"LIMIT": limit}}} for limit in (1, 2)]
+    with override_settings(REDISLOCK=limits[1]):
+        for number in range(3):
+            its.enqueue(number)
+
+        def lost() -> None:
+            token = next(
+                token
+                for token, run_of in redis.hgetall("redislock:{task:reindex}:runs").items()
+                if run_of == b"1|m2"
+            )
+            redis.zrem("redislock:{task:reindex}", token)
+            with override_settings(REDISLOCK=limits[0]):
+                elsewhere(its.backlog.work)
+            assert redis.lrange("redislock:{task:reindex}:parked", 0, -1) == [b"m2", b"m3"]
+
+        def inside() -> None:
+            _hold(its, done, lost)
+            with pytest.raises(Exception, match="lost"):
+                elsewhere(its.backlog.work)
+
+        _hold(its, done, inside)
+        its.backlog.work()
+        while its.backlog.messages:
+            its.backlog.work()
+    assert done == [1, 0, 2]
 
 
 def test_the_promoter_is_killed(reindex: Task, done: Done, redis: Redis, renames: bool) -> None:

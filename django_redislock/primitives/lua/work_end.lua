@@ -20,12 +20,9 @@ if held then
   local listed = record and mark_of(record) ~= '|'
   if listed then past(record, 'released') end
   settle(listed)
-elseif id ~= '' and redis.call('HEXISTS', messages, id) == 1 then
-  -- Its lease had ended, and it may have been parked again. It has ended now.
-  redis.call('LREM', parked, 0, id)
-  redis.call('ZREM', sent, id)
 end
 redis.call('HDEL', runs, token)
+-- If its lease had ended, it may be parked again: without its text, it is passed over.
 redis.call('HDEL', messages, token, id)
 heal()
 promote(limit)
