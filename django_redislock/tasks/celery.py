@@ -47,7 +47,7 @@ class Celery:
                 return apply_async(args, kwargs, task_id=task_id, **options), task_id
 
             retries = options.get("retries")
-            member = any(one in options for one in _COUNTED_ON)
+            member = any(options.get(one) is not None for one in _COUNTED_ON)
             return gate.enqueue(
                 tuple(args or ()),
                 dict(kwargs or {}),
