@@ -118,9 +118,8 @@ class TaskConflict(LockNotAcquired):
         super().__init__(name, holder, 0.0)
         since = "" if holder.acquired_at is None else f" since {holder.acquired_at:%H:%M:%S} UTC"
         what = "runs" if runs else "waits in the queue"
-        self.message: str = (
-            f"{name!r}: the task {id} {what}{since}, by {holder.owner} ({holder.label})"
-        )
+        its = "a task that is being queued" if id.startswith(TICKET) else f"the task {id} {what}"
+        self.message: str = f"{name!r}: {its}{since}, by {holder.owner} ({holder.label})"
         self.id, self.runs = id, runs
 
     def __str__(self) -> str:

@@ -127,9 +127,12 @@ class Guarded:
     def _note(self, names: Sequence[Named], id: str) -> None:
         if self._unique is None and not any(one.keys.unscoped for one in names):
             return
-        said = json.dumps([[one.name, one.keys.name] for one in names]).encode()
-        port, key = SyncPort(names[0].plan.server), self._noted(id).record
-        run(port.script("record_set", [key], [tokens.word(), said, round(self.queued_for * 1000)]))
+        self._keep_note([[one.name, one.keys.name] for one in names], id)
+
+    def _keep_note(self, said: list[list[str]], id: str) -> None:
+        port, key = SyncPort(server_of(self.rules[0].using)), self._noted(id).record
+        lives = round(self.queued_for * 1000)
+        run(port.script("record_set", [key], [tokens.word(), json.dumps(said).encode(), lives]))
 
     def _noted(self, id: str) -> Keys:
         """Return the keys of a message. All attempts have the same."""
@@ -186,7 +189,7 @@ class Guarded:
         try:
             begun = await attempt.begin(AsyncPort)
             if not begun:
-                return instead(attempt.start)
+                return await sync_to_async(instead)(attempt.start)
             async with AsyncExitStack() as stack:
                 for lease in attempt.leases:
                     await stack.enter_async_context(lease)
@@ -205,10 +208,11 @@ class Guarded:
 
     # Parking.
 
-    def packed(self, message: bytes) -> bytes:
+    def packed(self, message: bytes, names: Sequence[Named]) -> bytes:
         """Return what is parked of a message: any process can send it again."""
+        said = [[one.name, one.keys.name] for one in names]
         body = base64.b64encode(message).decode()
-        return self._bounded(json.dumps([self.queue.name, self.path, body]).encode())
+        return self._bounded(json.dumps([self.path, said, body]).encode())
 
     def _bounded(self, text: bytes) -> bytes:
         if len(text) > MOST:
@@ -218,10 +222,12 @@ class Guarded:
             )
         return text
 
-    def send_again(self, message: bytes) -> str:
-        """Send a message that was parked. Returns its id."""
+    def send_again(self, message: bytes, names: list[list[str]]) -> str:
+        """Send a message that was parked, and note its names anew. Returns its id."""
         with _as_it_is():
-            return self.queue.send_again(self.task, message)
+            id = self.queue.send_again(self.task, message)
+        self._keep_note(names, id)
+        return id
 
     def send_later(self, delivery: Delivery, send: Callable[[], str]) -> None:
         """Send a message that is not due, with a delay. Its claim goes on with its id."""
@@ -339,10 +345,10 @@ def _as_it_is() -> Iterator[None]:
         _sending_again.reset(token)
 
 
-def unpacked(message: bytes) -> tuple[Guarded, bytes]:
-    """Return the task of a parked message, and the message. Raises `LookupError` if this process
-    does not know the task."""
-    _, path, body = json.loads(message)
+def unpacked(message: bytes) -> tuple[Guarded, list[list[str]], bytes]:
+    """Return the task of a parked message, its names, and the message. Raises `LookupError` if
+    this process does not know the task."""
+    path, names, body = json.loads(message)
     if path not in _known:
         module = path
         while module:
@@ -352,7 +358,7 @@ def unpacked(message: bytes) -> tuple[Guarded, bytes]:
                 break
     if path not in _known:
         raise LookupError(f"{path} is no task with @unique or @limited in this process")
-    return _known[path], base64.b64decode(body)
+    return _known[path], names, base64.b64decode(body)
 
 
 def send_promoted(named: Named, its: Work, lives: float) -> None:
@@ -364,8 +370,8 @@ def send_promoted(named: Named, its: Work, lives: float) -> None:
         its.healed = 0
     for one in promoted:
         try:
-            guarded, message = unpacked(one.message)
-            id = guarded.send_again(message)
+            guarded, names, message = unpacked(one.message)
+            id = guarded.send_again(message, names)
             run(work.sent(SyncPort(named.plan.server), named.keys, one.id, id, lives))
         except (Exception, LockError):
             logger.exception("The parked task %s of %r could not be sent", one.id, named.name)
@@ -413,8 +419,8 @@ class Attempt:
         says why there is none; no permit is kept."""
         guarded, delivery = self.guarded, self.delivery
         names = await guarded._names(port_type, delivery)
+        message = guarded.packed(delivery.message(), names)
         names.sort(key=lambda one: one.rule is guarded._unique)
-        message = guarded.packed(delivery.message())
         try:
             for named in names:
                 if not await self._take(port_type, named, message):

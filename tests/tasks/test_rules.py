@@ -278,7 +278,7 @@ def test_a_commit_queues_it(reindex: Task) -> None:
     with transaction.atomic():
         handle = reindex.enqueue(7)
         assert reindex.backlog.messages == []
-        with pytest.raises(TaskConflict):
+        with pytest.raises(TaskConflict, match="a task that is being queued"):
             reindex.enqueue(7)
     assert handle == (None if reindex.backlog.renames else Handle("m1"))
     (message,) = reindex.backlog.messages
@@ -640,6 +640,26 @@ def test_a_name_is_that_of_the_call(reindex: Task, done: Done, redis: Redis) -> 
 
 def scope() -> str:
     return "acme"
+
+
+def test_a_name_stays_while_it_is_parked(reindex: Task, done: Done, redis: Redis) -> None:
+    """Also if the queue gives the message another id."""
+    limited("reindex", 1)(reindex)
+    with override_settings(REDISLOCK={"SCOPE": "tests.tasks.test_rules.scope"}):
+        reindex.enqueue(1)
+        reindex.enqueue(2)
+
+    def inside() -> None:
+        elsewhere(reindex.backlog.work)
+        redis.delete(*redis.scan_iter("redislock:{message:*"))
+
+    _hold(reindex, done, inside)
+    reindex.backlog.work()
+    _hold(reindex, done, lambda: seen.extend(redis.scan_iter("redislock:{acme/task:reindex}")))
+    seen: list[bytes] = []
+    reindex.backlog.work()
+    assert done == [1, 2]
+    assert len(seen) == 1
 
 
 def test_a_message_without_a_note(reindex: Task, done: Done, redis: Redis) -> None:
