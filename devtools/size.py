@@ -57,7 +57,7 @@ PRODUCTS = (
     Product(
         "tasks",
         ("tasks", "primitives/work", "inspection/tasks", "management/subcommands/tasks"),
-        1_460,
+        1_480,
     ),
 )
 

@@ -13,6 +13,7 @@ from celery.canvas import Signature
 from celery.exceptions import Ignore
 from kombu.serialization import dumps, loads, prepare_accept_content
 
+from ..base.exceptions import LockUnavailable
 from ..primitives.work import Early, Start
 from .queue import Delivery, Gate
 
@@ -73,9 +74,21 @@ class Celery:
                     gate.send_later(delivery, send)
                 raise Ignore
 
+            begun = False
+
+            def body(*args: Any, **kwargs: Any) -> Any:
+                nonlocal begun
+                begun = True
+                return run(*args, **kwargs)
+
             id = _attempt(request.id, request.retries)
             delivery = Delivery(id, args, kwargs, lambda: _packed(its, again))
-            return gate.run(delivery, run, instead)
+            try:
+                return gate.run(delivery, body, instead)
+            except LockUnavailable as error:
+                if begun:
+                    raise
+                raise its.retry(exc=error) from error
 
         its.apply_async, its.run = claimed, guarded
         return task

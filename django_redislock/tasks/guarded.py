@@ -113,10 +113,16 @@ class Guarded:
         names = [one.named(args, kwargs) for one in self.rules]
         if rule is not None and not again:
             text = b"" if rule.settle is None else self.queue.dump(self.task, args, kwargs)
-            return Call(self, rule, names, send).queue(id, self._bounded(text))
-        if rule is not None and id is not None:
-            with suppress(LockUnavailable):
-                Call(self, rule, names, send).claim(id, rule.queued_for)
+            if len(text) > MOST:
+                raise self._too_large(text)
+            return Call(self, rule, names, send).queue(id, text)
+        if again:
+            handle, its = send()
+            with suppress(LockUnavailable):  # the retry may be due to that
+                self._note(names, its)
+                if rule is not None and id is not None:
+                    Call(self, rule, names, send).claim(id, rule.queued_for, retry=True)
+            return handle
         handle, its = send()
         self._note(names, its)
         return handle
@@ -209,18 +215,21 @@ class Guarded:
     # Parking.
 
     def packed(self, message: bytes, names: Sequence[Named]) -> bytes:
-        """Return what is parked of a message: any process can send it again."""
+        """Return what is parked of a message: any process can send it again. "": it is too large
+        for that."""
+        if len(message) > MOST:
+            if any(rule.recover for rule in self.rules):
+                raise self._too_large(message)
+            return b""
         said = [[one.name, one.keys.name] for one in names]
         body = base64.b64encode(message).decode()
-        return self._bounded(json.dumps([self.path, said, body]).encode())
+        return json.dumps([self.path, said, body]).encode()
 
-    def _bounded(self, text: bytes) -> bytes:
-        if len(text) > MOST:
-            raise ValueError(
-                f"a message of {self.path} has {len(text)} bytes, and Redis keeps up to {MOST}: "
-                f"pass the key of a row, or of a file, instead of its content"
-            )
-        return text
+    def _too_large(self, text: bytes) -> ValueError:
+        return ValueError(
+            f"a message of {self.path} has {len(text)} bytes, and Redis keeps up to {MOST}: "
+            f"pass the key of a row, or of a file, instead of its content"
+        )
 
     def send_again(self, message: bytes, names: list[list[str]]) -> str:
         """Send a message that was parked, and note its names anew. Returns its id."""
@@ -272,9 +281,16 @@ class Call:
         return None if id is None else self._guarded.queue.handle(self._guarded.task, id)
 
     def claim(
-        self, id: str, lives: float, text: bytes = b"", *, replace: bool = False
+        self,
+        id: str,
+        lives: float,
+        text: bytes = b"",
+        *,
+        replace: bool = False,
+        retry: bool = False,
     ) -> Conflict | None:
-        """Claim the name, if it is free. Raises `LockUnavailable`."""
+        """Claim the name, if it is free. A `retry` may come while its own attempt runs. Raises
+        `LockUnavailable`."""
         waiting.undo_dropped()
         plan, rule = self._named.plan, self._rule
         its = Work(id, plan.policy.limit or 1)
@@ -284,7 +300,7 @@ class Call:
             self._keys,
             f"{label.owner(label.holder())}|{label.clean(label.of_caller())}",
             lives=lives,
-            alone=rule.alone,
+            alone=rule.alone and not retry,
             settle=rule.settle if text else None,
             message=text,
         )
@@ -397,11 +413,6 @@ def sweep(named: Named, lives: float = QUEUED_FOR) -> Swept:
     return swept
 
 
-class _Run(NamedTuple):
-    named: Named
-    work: Work
-
-
 class Attempt:
     """One delivery of a message to a worker."""
 
@@ -412,7 +423,7 @@ class Attempt:
         self.guarded, self.delivery = guarded, delivery
         self.args, self.kwargs = delivery.args, delivery.kwargs
         self.leases: list[Lease] = []
-        self._runs: list[_Run] = []
+        self._runs: list[tuple[Named, Work]] = []
 
     async def begin(self, port_type: type[SyncPort | AsyncPort]) -> bool:
         """Take a permit by each rule, that of `unique` last: it frees the claim. False: `start`
@@ -437,7 +448,7 @@ class Attempt:
     ) -> bool:
         plan, rule, me = named.plan, named.rule, label.holder()
         its = Work(self.delivery.id, plan.policy.limit or 1, rule.weight)
-        self._runs.append(_Run(named, its))
+        self._runs.append((named, its))
         claim = Claim(
             keys=named.keys,
             token=tokens.new(),
@@ -453,6 +464,8 @@ class Attempt:
             if not isinstance(start, Started):
                 self.start = start
                 if isinstance(start, Parked):
+                    if not message:
+                        raise self.guarded._too_large(self.delivery.message())
                     tell("parked", named.name, plan.policy.using, self.delivery.id)
                     lives = self.guarded.queued_for
                     again = lambda: sweep(named, lives).left > 0  # noqa: E731

@@ -142,6 +142,27 @@ def test_the_function_runs_under_its_lease(reindex: Task) -> None:
     assert lease.fencing_token
 
 
+@pytest.mark.parametrize("until", ["start", "end"])
+def test_a_retry_keeps_its_name(until: Any, done: Done) -> None:
+    """It is no conflict with itself, and nobody else is queued while it waits."""
+    its = unique("reindex:{pk}", until=until)(task(done.append))
+
+    def fail(pk: int) -> None:
+        retry = "m1:1"
+        assert its.gate is not None
+        its.gate.enqueue((pk,), {}, lambda: its.put((pk,), {}, retry), id=retry, again=True)
+        its.function = done.append
+        raise ZeroDivisionError
+
+    its.function = fail
+    its.enqueue(7)
+    with pytest.raises(ZeroDivisionError):
+        its.backlog.work()
+    assert its.enqueue(7) == Handle("m1:1")
+    its.backlog.work()
+    assert done == [7]
+
+
 # Conflicts.
 
 
@@ -706,7 +727,22 @@ def test_a_lock_belongs_below() -> None:
 
 
 def test_a_large_message(done: Done) -> None:
+    """It runs, and can't be parked."""
     its = limited("x", 1)(task(done.append))
+    its.enqueue("x" * 70_000)
+    its.enqueue("y" * 70_000)
+
+    def inside() -> None:
+        with pytest.raises(ValueError, match="pass the key of a row"):
+            elsewhere(its.backlog.work)
+
+    _hold(its, done, inside)
+    its.backlog.work()
+    assert [text[0] for text in done] == ["x"]
+
+
+def test_a_large_message_that_is_kept(done: Done) -> None:
+    its = limited("x", 1, recover=True)(task(done.append))
     its.enqueue("x" * 70_000)
     with pytest.raises(ValueError, match="pass the key of a row"):
         its.backlog.work()

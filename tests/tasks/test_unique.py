@@ -314,3 +314,23 @@ class TestWrongUse:
     def test_an_unknown_argument(self, queue: Queue) -> None:
         with pytest.raises(ValueError, match="nothing"):
             unique("job:{nothing}")(queue.tasks.plain)
+
+
+@only_celery
+class TestRetries:
+    def test_redis_is_away_at_a_start(self, queue: Any, log: Log, pk: str, settings: Any) -> None:
+        """It is a retry of Celery, which has its own number of them."""
+        from celery.exceptions import Retry
+
+        task = queue.tasks.reindex
+        its = task.app.tasks[task.name]
+        caches = settings.CACHES
+        away = {**caches["default"], "LOCATION": "redis://127.0.0.1:1/0"}
+        settings.CACHES = {**caches, "default": away}
+        its.push_request(id="x", args=(pk,), kwargs={}, called_directly=False, delivery_info={})
+        try:
+            with pytest.raises(Retry):
+                its.run(pk)
+        finally:
+            its.pop_request()
+            settings.CACHES = caches
