@@ -145,13 +145,17 @@ def test_the_function_runs_under_its_lease(reindex: Task) -> None:
 @pytest.mark.parametrize("until", ["start", "end"])
 def test_a_retry_keeps_its_name(until: Any, done: Done) -> None:
     """It is no conflict with itself, and nobody else is queued while it waits."""
-    its = unique("reindex:{pk}", until=until)(task(done.append))
+
+    def reindex(pk: int) -> None:
+        done.append(pk)
+
+    its = unique("reindex:{pk}", until=until)(task(reindex))
 
     def fail(pk: int) -> None:
         retry = "m1:1"
         assert its.gate is not None
         its.gate.enqueue((pk,), {}, lambda: its.put((pk,), {}, retry), id=retry, again=True)
-        its.function = done.append
+        its.function = reindex
         raise ZeroDivisionError
 
     its.function = fail
