@@ -42,14 +42,15 @@ def simulate() -> None:
 
 
 def modules() -> None:
-    """Import all of the package."""
+    """Import all of the package, but for the task queues: they ask for the platform themselves."""
     import importlib
     import pkgutil
 
     import django_redislock
 
     for found in pkgutil.walk_packages(django_redislock.__path__, "django_redislock."):
-        importlib.import_module(found.name)
+        if not found.name.endswith((".tasks.celery", ".tasks.dramatiq", ".tasks.rq")):
+            importlib.import_module(found.name)
 
 
 def locks(*urls: str) -> None:

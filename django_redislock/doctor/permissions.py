@@ -57,6 +57,8 @@ WRITING = {
     "hsetnx": "return redis.call('HSETNX', KEYS[1], '-', '')",
     "lpush": "return redis.call('LPUSH', KEYS[1], '-')",
     "rpush": "return redis.call('RPUSH', KEYS[1], '-')",
+    "sadd": "return redis.call('SADD', KEYS[1], '-')",
+    "srem": "return redis.call('SREM', KEYS[1], '-')",
 }
 """Commands that have no such arguments. A script that may not write refuses them after it has
 looked at the permissions; before Redis 7 there is no such script, and they are not tried."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -58,17 +59,20 @@ def in_the_wrong_order(make_task: Callable[[Any], Any]) -> None:
 
 class TestCelery:
     @pytest.fixture
-    def working(self) -> Callable[[], Any]:
+    def working(self) -> Iterator[Callable[[], Any]]:
         """A worker in a thread, with a broker in memory. It knows the tasks that are there when
         it starts."""
         celery = pytest.importorskip("celery")
         from celery.contrib.testing.worker import start_worker
 
         app = celery.Celery("shop", broker="memory://", backend="cache+memory://")
+        app.conf.worker_hijack_root_logger = False
         app.set_default()
-        return partial(
+        level = logging.getLogger().level
+        yield partial(
             start_worker, app, pool="solo", perform_ping_check=False, loglevel="critical"
         )
+        logging.getLogger().setLevel(level)  # the worker has set it for all tests
 
     @pytest.mark.slow  # the worker takes seconds to end
     def test_it_is_tried_again(self, working: Any, example: Any, ran: list[str]) -> None:

@@ -72,7 +72,9 @@ class TaskWorker:
             with suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)
         # Else a message would go to one that is about to die.
-        dead, _, _ = select.select([self._lives], [], [], PATIENCE)
+        ends = select.poll()  # select() itself knows no more than 1024 files
+        ends.register(self._lives)
+        dead = ends.poll(PATIENCE * 1000)
         assert dead, f"a process has survived: {self.log()}"
         os.close(self._lives)
         self.log()
