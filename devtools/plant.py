@@ -592,8 +592,8 @@ FAULTS = [
     ),
     Fault(
         "tasks: a rollback keeps the claim",
-        "        _dropped[id] = claim\n        _wake.set()",
-        "        pass",
+        "            self._dropped[id] = claim\n            self._wake.set()",
+        "            pass",
         TASKS,
     ),
     Fault(

@@ -31,10 +31,10 @@ from ..primitives.work import SHORT, TICKET, Conflict, Parked, Start, Started, W
 from ..settings import conf
 from ..transport.ports import AsyncPort, SyncPort
 from ..transport.server import server_of
-from . import waiting
 from .events import What, tell
 from .queue import MOST, Delivery, Queue
 from .rules import QUEUED_FOR, Named, Rule, Uniqueness
+from .upkeep import upkeep
 
 logger = logging.getLogger("django_redislock")
 
@@ -272,11 +272,11 @@ class Call:
             return self._settle(conflict)
         if not later:
             return self._send(claimed)
-        waiting.until_commit(self._named.plan.server, self._keys, claimed)
+        upkeep().until_commit(self._named.plan.server, self._keys, claimed)
         at_end(
             connection,
             committed=partial(self._committed, claimed),
-            dropped=partial(waiting.undo, claimed),
+            dropped=partial(upkeep().undo, claimed),
         )
         return None if id is None else self._guarded.queue.handle(self._guarded.task, id)
 
@@ -291,7 +291,7 @@ class Call:
     ) -> Conflict | None:
         """Claim the name, if it is free. A `retry` may come while its own attempt runs. Raises
         `LockUnavailable`."""
-        waiting.undo_dropped()
+        upkeep().undo_dropped()
         plan, rule = self._named.plan, self._rule
         its = Work(id, plan.policy.limit or 1)
         ask = partial(
@@ -347,7 +347,7 @@ class Call:
         return handle
 
     def _committed(self, claimed: str) -> None:
-        waiting.committed(claimed)
+        upkeep().committed(claimed)
         self._send(claimed)
 
 
@@ -469,7 +469,7 @@ class Attempt:
                     tell("parked", named.name, plan.policy.using, self.delivery.id)
                     lives = self.guarded.queued_for
                     again = lambda: sweep(named, lives).left > 0  # noqa: E731
-                    waiting.sweep(named.keys.lock, again, plan.ttl)
+                    upkeep().sweep(named.keys.lock, again, plan.ttl)
                 return False
             lease = Lease(plan.server, claim, start.grant, plan.policy, Hold(me))
             self.leases.append(lease)
