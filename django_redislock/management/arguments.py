@@ -58,12 +58,16 @@ def errors_as_exit_codes(command: BaseCommand) -> Iterator[None]:
         sys.exit(_NOBODY_READS)
 
 
-def add_using(parser: CommandParser) -> None:
+def add_server(parser: CommandParser) -> None:
     parser.add_argument(
         "--using",
         metavar="ALIAS",
         help="The CACHES alias of the locks; the default is in the settings.",
     )
+
+
+def add_using(parser: CommandParser) -> None:
+    add_server(parser)
     parser.add_argument(
         "--cache-locks",
         action="store_true",

@@ -26,10 +26,12 @@ from ..arguments import (
     USAGE,
     add_by,
     add_json,
+    add_server,
     command_line,
     name_argument,
     operator,
     reason_argument,
+    using_of,
 )
 from ..output import Printer
 
@@ -41,18 +43,17 @@ EVERY = 60.0
 
 def _add_name(parser: CommandParser, help: str) -> None:
     parser.add_argument("name", metavar="NAME", nargs="?", type=name_argument, help=help)
-    default = "The CACHES alias; the default is in the settings."
-    parser.add_argument("--using", metavar="ALIAS", help=default)
+    add_server(parser)
 
 
 def _found(options: dict[str, Any]) -> list[TasksInfo]:
     """The tasks of one name, or of all that are listed."""
-    using, name = options["using"], options["name"]
+    name = options["name"]
     if name is None:
-        using = using or aliases_of(conf.policy("", {}).using)[0]
+        using = using_of(options)
         return [tasks(one, using) for one in names(using)]
     name = name if conf.written(name).startswith(PREFIX) else PREFIX + name
-    return [tasks(name, using or aliases_of(conf.listed(name).using)[0])]
+    return [tasks(name, options["using"] or aliases_of(conf.listed(name).using)[0])]
 
 
 class Tasks:
