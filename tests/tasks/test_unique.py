@@ -34,6 +34,14 @@ def finish(queue: Queue, log: Log, pk: str) -> None:
     log.wait("end", last)
 
 
+def only_the_next(queue: Queue, log: Log, pk: str) -> None:
+    """The name is free, and nothing of it was in the queue."""
+    queue.call(queue.tasks.reindex, pk, 1)
+    log.wait("end", pk)
+    finish(queue, log, pk)
+    assert items(log, pk) == [1]
+
+
 class TestCoalescing:
     def test_five_calls_are_one_task(self, unattended: Queue, log: Log, pk: str) -> None:
         """While a task waits, calls return its handle."""
@@ -137,10 +145,7 @@ class TestTransactions:
         with pytest.raises(ZeroDivisionError), transaction.atomic():
             queue.call(queue.tasks.reindex, pk)
             raise ZeroDivisionError
-        queue.call(queue.tasks.reindex, pk, 1)
-        log.wait("end", pk)
-        finish(queue, log, pk)
-        assert items(log, pk) == [1]
+        only_the_next(queue, log, pk)
 
     def test_a_commit(self, queue: Queue, log: Log, pk: str) -> None:
         """It is enqueued on commit and not before; further calls in the transaction coalesce."""
@@ -161,10 +166,7 @@ class TestTransactions:
             with pytest.raises(ZeroDivisionError), transaction.atomic():
                 queue.call(queue.tasks.reindex, pk)
                 raise ZeroDivisionError
-        queue.call(queue.tasks.reindex, pk, 1)
-        log.wait("end", pk)
-        finish(queue, log, pk)
-        assert items(log, pk) == [1]
+        only_the_next(queue, log, pk)
 
 
 class TestFailures:
@@ -218,10 +220,7 @@ class TestFailures:
         with pytest.raises(LockUnavailable):
             queue.call(queue.tasks.reindex, pk)
         settings.CACHES = caches
-        queue.call(queue.tasks.reindex, pk, 1)
-        log.wait("end", pk)
-        finish(queue, log, pk)
-        assert items(log, pk) == [1]
+        only_the_next(queue, log, pk)
 
 
 @only_celery
