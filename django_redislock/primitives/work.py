@@ -183,13 +183,13 @@ class Work:
     """The algorithm for the run of one message. Its lease is renewed and looked at as that of a
     semaphore is."""
 
+    kind = "task"
     unfenced = ""
     taking = dropping = staticmethod(no_short_request)
 
     def __init__(self, id: str, limit: int, weight: int = 1) -> None:
         self.id, self.limit, self.weight = id, limit, weight
-        permits = Permits("task", limit)
-        self.kind = permits.kind
+        permits = Permits(self.kind, limit)
         self.extend, self.write_down = permits.extend, permits.write_down
         self.holders, self.clear = permits.holders, permits.clear
         self.promoted: list[Promoted] = []

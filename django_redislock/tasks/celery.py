@@ -24,7 +24,6 @@ _COUNTED_ON = ("group_id", "chord", "chain")
 class Celery:
     """Tasks of `@shared_task` and `@app.task`."""
 
-    name = "celery"
     renamed = False
 
     def knows(self, task: object) -> bool:

@@ -16,14 +16,15 @@ from django.utils.module_loading import import_string
 from ..primitives.work import Early, Start
 from .queue import Delivery, Gate
 
-_OPTIONS = ("priority", "queue_name", "backend", "run_after")
+_SENT = ("priority", "queue_name", "backend")
+"""What a message is sent again with."""
+_OPTIONS = (*_SENT, "run_after")
 """What `Task.using` changes."""
 
 
 class DjangoTasks:
     """Tasks of `@task`. The backend chooses the id of each, when it is sent again, too."""
 
-    name = "django"
     renamed = True
 
     def knows(self, task: object) -> bool:
@@ -67,7 +68,7 @@ def _guarded(function: Callable[..., Any], gate: Gate, *, takes_context: bool) -
     def read(context: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         result = context.task_result
         task = result.task
-        options = {one: getattr(task, one) for one in _OPTIONS[:3]}
+        options = {one: getattr(task, one) for one in _SENT}
 
         def message() -> bytes:
             return json.dumps([options, args, kwargs]).encode()

@@ -19,7 +19,6 @@ from .queue import Delivery, Gate
 class Dramatiq:
     """Tasks of `@dramatiq.actor`."""
 
-    name = "dramatiq"
     renamed = False
 
     def knows(self, task: object) -> bool:

@@ -46,8 +46,15 @@ other message."""
 Send = Callable[[], tuple[Any, str]]
 """Sends a message to its queue, and returns its handle and its id."""
 
+Said = list[list[str]]
+"""The names of a message: each without its scope, and with it."""
+
 _known: dict[str, Guarded] = {}
 """By the dotted path of the function."""
+
+
+def _said(names: Sequence[Named]) -> Said:
+    return [[one.name, one.keys.name] for one in names]
 
 
 def guarded_by(task: object) -> Guarded | None:
@@ -119,23 +126,20 @@ class Guarded:
         if again:
             handle, its = send()
             with suppress(LockUnavailable):  # the retry may be due to that
-                self._note(names, its)
+                self._note(_said(names), its)
                 if rule is not None and id is not None:
                     Call(self, rule, names, send).claim(id, rule.queued_for, retry=True)
             return handle
         handle, its = send()
-        self._note(names, its)
+        self._note(_said(names), its)
         return handle
 
     # Notes: the names of a message, by its id. The worker may be in another scope, or have another
     # template.
 
-    def _note(self, names: Sequence[Named], id: str) -> None:
-        if self._unique is None and not any(one.keys.unscoped for one in names):
+    def _note(self, said: Said, id: str) -> None:
+        if self._unique is None and all(name == scoped for name, scoped in said):
             return
-        self._keep_note([[one.name, one.keys.name] for one in names], id)
-
-    def _keep_note(self, said: list[list[str]], id: str) -> None:
         port, key = SyncPort(server_of(self.rules[0].using)), self._noted(id).record
         lives = round(self.queued_for * 1000)
         run(port.script("record_set", [key], [tokens.word(), json.dumps(said).encode(), lives]))
@@ -221,9 +225,8 @@ class Guarded:
             if any(rule.recover for rule in self.rules):
                 raise self._too_large(message)
             return b""
-        said = [[one.name, one.keys.name] for one in names]
         body = base64.b64encode(message).decode()
-        return json.dumps([self.path, said, body]).encode()
+        return json.dumps([self.path, _said(names), body]).encode()
 
     def _too_large(self, text: bytes) -> ValueError:
         return ValueError(
@@ -231,11 +234,11 @@ class Guarded:
             f"pass the key of a row, or of a file, instead of its content"
         )
 
-    def send_again(self, message: bytes, names: list[list[str]]) -> str:
+    def send_again(self, message: bytes, names: Said) -> str:
         """Send a message that was parked, and note its names anew. Returns its id."""
         with _as_it_is():
             id = self.queue.send_again(self.task, message)
-        self._keep_note(names, id)
+        self._note(names, id)
         return id
 
     def send_later(self, delivery: Delivery, send: Callable[[], str]) -> None:
@@ -246,7 +249,7 @@ class Guarded:
         if rule is not None and id != delivery.id:
             names = run(self._names(SyncPort, delivery))
             named = next(one for one in names if one.rule is rule)
-            self._note(names, id)
+            self._note(_said(names), id)
             port = SyncPort(named.plan.server)
             run(work.confirm(port, named.keys, delivery.id, id, rule.queued_for))
 
@@ -332,7 +335,7 @@ class Call:
         known, note = not claimed.startswith(TICKET), self._guarded._note
         try:
             if known:
-                note(self._names, claimed)
+                note(_said(self._names), claimed)
             handle, id = self._send_it()
         except BaseException:
             with suppress(LockUnavailable):  # then it ends by itself
@@ -340,7 +343,7 @@ class Call:
             raise
         try:
             if not known:
-                note(self._names, id)
+                note(_said(self._names), id)
             run(work.confirm(self._port, self._keys, claimed, id, self._rule.queued_for))
         except LockUnavailable as error:
             logger.warning("The task %s is queued, and keeps its name only shortly: %s", id, error)
@@ -361,7 +364,7 @@ def _as_it_is() -> Iterator[None]:
         _sending_again.reset(token)
 
 
-def unpacked(message: bytes) -> tuple[Guarded, list[list[str]], bytes]:
+def unpacked(message: bytes) -> tuple[Guarded, Said, bytes]:
     """Return the task of a parked message, its names, and the message. Raises `LookupError` if
     this process does not know the task."""
     path, names, body = json.loads(message)
@@ -389,7 +392,7 @@ def send_promoted(named: Named, its: Work, lives: float) -> None:
             guarded, names, message = unpacked(one.message)
             id = guarded.send_again(message, names)
             run(work.sent(SyncPort(named.plan.server), named.keys, one.id, id, lives))
-        except (Exception, LockError):
+        except Exception:
             logger.exception("The parked task %s of %r could not be sent", one.id, named.name)
         else:
             tell("promoted", named.name, using, one.id)

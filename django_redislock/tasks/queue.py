@@ -53,8 +53,6 @@ class Gate(Protocol):
 class Queue(Protocol):
     """A task queue. `register` makes another one known."""
 
-    name: str
-    """It stands in parked messages, so it stays as it is."""
     renamed: bool
     """Whether a message gets a new id when it is sent again."""
 

@@ -27,7 +27,6 @@ _AGAIN = re.compile(r"-again\d+$")
 class RQ:
     """Tasks of `@job`, whose `delay` enqueues them."""
 
-    name = "rq"
     renamed = False
 
     def knows(self, task: object) -> bool:

@@ -90,7 +90,6 @@ class Backlog:
 class ByHand:
     """The queue, as the package sees it."""
 
-    name = "by hand"
     renamed = False
 
     def knows(self, task: object) -> bool:
@@ -121,7 +120,7 @@ class ByHand:
 class Renaming(ByHand):
     """A queue that gives a message a new id when it is sent again."""
 
-    name, renamed = "by hand, renaming", True
+    renamed = True
 
 
 register(ByHand())

@@ -92,6 +92,7 @@ end
 
 -- Let as many messages go on as there are permits. One that wants more than all of them runs alone.
 local function promote(limit)
+  if redis.call('LLEN', parked) == 0 then return end
   local number = taken()
   for _ = 1, MOST do
     local id = redis.call('LINDEX', parked, 0)

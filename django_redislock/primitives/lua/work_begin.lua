@@ -12,13 +12,14 @@
 --          8 message  what is sent again; "" if it can't be parked
 --          9 recover  1: the message is kept until the end of the run. Else 0.
 --          10 name    for lists
--- Returns  {1, acquired at µs, fencing token, message or false, promoted}  it runs; with the arguments of
---                                                              the last call, if there were several
---          {2, promoted}            it was parked; or it waits until it can be tried again
---          {3, promoted}            another delivery of this message runs
---          {4, promoted}            it was replaced, and must not run
---          {5, wait ms, promoted}   it is not due yet
---          {-2, kind, promoted}     the name is held as another kind of lock
+-- Returns  each with promoted and healed at its end:
+--          {1, acquired at µs, fencing token, message or false}  it runs; with the arguments of the last
+--                        call, if there were several
+--          {2}           it was parked; or it waits until it can be tried again
+--          {3}           another delivery of this message runs
+--          {4}           it was replaced, and must not run
+--          {5, wait ms}  it is not due yet
+--          {-2, kind}    the name is held as another kind of lock
 -- luacheck: read globals now integer token holders expire ends_of grant claim parked sent messages runs
 -- luacheck: read globals TICKET LASTS SENDING promoted taken heal promote keep running unnamed note healed
 -- luacheck: read globals weight_of held_as differs
