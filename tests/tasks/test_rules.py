@@ -496,6 +496,19 @@ def test_weights(done: Done) -> None:
     assert done[2:] == ["heavy", "light"]
 
 
+def test_more_than_all_permits(done: Done) -> None:
+    """A task that wants more of them than there are runs alone, and is not parked for ever."""
+    its = limited("api", weight=2)(task(done.append))
+    with override_settings(REDISLOCK={"LOCKS": {"task:api": {"LIMIT": 1}}}):
+        its.enqueue(1)
+        its.enqueue(2)
+        _hold(its, done, lambda: elsewhere(its.backlog.work))
+        its.backlog.work()
+        assert its.backlog.starts == [Parked()]
+        its.backlog.work()
+    assert done == [1, 2]
+
+
 def test_a_duplicate_does_not_run_beside(reindex: Task, done: Done) -> None:
     """A message that the queue delivers again, while it runs, is dropped."""
     limited("reindex", 5)(reindex)
@@ -688,6 +701,17 @@ def test_a_name_stays_while_it_is_parked(reindex: Task, done: Done, redis: Redis
     reindex.backlog.work()
     assert done == [1, 2]
     assert len(seen) == 1
+
+
+def test_two_deploys(reindex: Task, done: Done, redis: Redis) -> None:
+    """The worker has another template than the process that has called."""
+    unique("reindex:{pk}")(reindex)
+    reindex.enqueue(7)
+    (rule,) = reindex.gate.rules  # type: ignore[union-attr]
+    rule._template = "index:{pk}"
+    rule.bind(reindex.function)
+    reindex.backlog.work()
+    assert (done, redis.exists(CLAIM)) == ([7], 0)
 
 
 def test_a_message_without_a_note(reindex: Task, done: Done, redis: Redis) -> None:
