@@ -100,7 +100,7 @@ FAULTS = [
         "mutex: a newcomer passes those who wait",
         "EXISTS', unpack(keys, 1, #keys - 1)) == 0 then",
         "EXISTS', keys[1], keys[3]) == 0 then",
-        "tests/contract/test_newcomer.py",
+        "tests/test_newcomer.py",
     ),
     Fault(
         "mutex: a newcomer that asks again passes those who wait",
@@ -508,7 +508,7 @@ FAULTS = [
         "record: one that comes late is written again",
         "not value and not redis.call('GET', gone)) then",
         "not value) then",
-        "tests/contract/test_newcomer.py",
+        "tests/test_newcomer.py",
     ),
     Fault(
         "record: it is forgotten when the lease ends before Redis answers",
