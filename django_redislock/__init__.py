@@ -15,6 +15,7 @@ from .base.exceptions import (
     LockUnavailable,
     StaleLease,
     StaleRead,
+    TooManyResumptions,
 )
 from .base.holder import Holder
 from .lease.lease import Lease
@@ -52,6 +53,7 @@ __all__ = [
     "StaleLease",
     "StaleRead",
     "TimestampLock",
+    "TooManyResumptions",
     "ainitialise",
     "current_lease",
     "deduplicate",

@@ -155,6 +155,8 @@ class MemoryServer:
                 return self.records.get(keys[0])
             case "record_write":
                 return self._write(keys[0], self._name(keys[1]), *args)
+        without_notes = {"mutex_acquire": 5, "mutex_acquire_guarded": 5, "mutex_release": 3}
+        args = args[: without_notes.get(script)]
         return getattr(self, script.removeprefix("mutex"))(self._name(keys[0]), keys[0], *args)
 
     def flush(self) -> None:
@@ -273,7 +275,7 @@ class MemoryServer:
         name, behind = self._name(keys[0]), (self.fence or 0) >= self._now()
         if name.value is not None or name.queue or token in name.gone or behind:
             return None
-        if keys[3:-1] and keys[3] in self.records:
+        if any(key in self.records for key in keys[3:-1]):
             return None
         return [1, int(self._grant(name, keys[0], token, ttl, ttl / 1000, says, "|"))]
 

@@ -71,8 +71,8 @@ def fieldsets(lock: LockStatus | None) -> Any:
     return [(None, {"fields": [("kind", "using"), *pairs]})]
 
 
-def known(lock: LockStatus) -> dict[str, Any]:
-    """Read what is known about a lock. Raises `LockUnavailable`."""
+def known(lock: LockStatus, *, noted: bool) -> dict[str, Any]:
+    """Read what is known about a lock, and with `noted` its note. Raises `LockUnavailable`."""
     where = LockId.parse(lock.id)
     inspector, info = where.inspector(), lock.info
     seen = info or where.name
@@ -90,6 +90,8 @@ def known(lock: LockStatus) -> dict[str, Any]:
     if info is not None and info.kind in SHARED:
         more = info.holding - cells.SHOWN
         below.insert(0, cells.table(gettext("Holders"), sheet.HOLDERS, info.holders, more=more))
+    if noted and (note := inspector.note(seen)) is not None:
+        below.insert(0, cells.table(gettext("Note"), sheet.NOTE, note.content.items()))
     if not where.cache_locks:
         below.append(_settings(lock.name))
     said: dict[str, Any] = {"story": cells.paragraph(free_story(past))}
@@ -293,7 +295,7 @@ class LockAdmin(ClearPages):
     ) -> HttpResponse:
         lock = kwargs["obj"]
         context |= {
-            **known(lock),
+            **known(lock, noted=self.may(request, "view_note")),
             "title": _("Lock"),
             "clear_url": self.clear_url(request, lock),
             "list_url": self._with_filters(request, self.url("changelist")),

@@ -10,6 +10,7 @@ message.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from reprlib import repr as short
 from typing import Any
@@ -114,6 +115,22 @@ class ComputationFailed(LockError):
         """The message of the exception."""
         self.owner = owner
         """The caller that raised it: host, process, and thread or task."""
+
+
+class TooManyResumptions(LockError):
+    """The work of this lock has been taken up too often by holders that did not end it."""
+
+    def __init__(self, name: str, resumptions: int, most: int) -> None:
+        super().__init__(
+            f"{name!r} was taken up {resumptions} times after a note of a holder that did not "
+            f"end, and max_resumptions is {most}. Perhaps the work fails at the same place each "
+            f"time. Look at it: manage.py redislock show {shlex.quote(name)}. To begin anew: "
+            f"manage.py redislock forget-note {shlex.quote(name)}",
+            name,
+        )
+        self.args = (name, resumptions, most)
+        self.resumptions = resumptions
+        """How often a holder has inherited the note."""
 
 
 class LeaseLost(LockError):

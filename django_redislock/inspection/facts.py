@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from django.utils.translation import gettext_noop as _
 
 from ..base.holder import Holder
 from ..primitives.keys import Keys
-from .words import Sentence
+from .words import Sentence, duration
 
 
 class State(StrEnum):
@@ -73,6 +73,38 @@ class HolderInfo:
         return WORST_FIRST.index(self.state), self.holder.acquired_at or _NEVER
 
 
+class Progress(NamedTuple):
+    """How far the work under a lock is, as its holder has noted it."""
+
+    done: float
+    total: float | None
+    left: float | None
+    """Seconds that it may still take, at the pace of this holder; None: not known."""
+
+    def __str__(self) -> str:
+        done, total = f"{self.done:,.12g}", self.total
+        if not total:
+            return Sentence(_("%(done)s done"), done=done)
+        share = {"done": done, "total": f"{total:,.12g}", "share": round(100 * self.done / total)}
+        if self.left is None:
+            return Sentence(_("%(done)s of %(total)s, %(share)s %%"), **share)
+        return Sentence(
+            _("%(done)s of %(total)s, %(share)s %%, about %(left)s to go"),
+            left=duration(self.left),
+            **share,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoteInfo:
+    """What a holder has noted for its successor. It may be personal data."""
+
+    content: dict[str, Any]
+    written_at: datetime
+    resumptions: int
+    """How many holders have taken it over."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockInfo:
     """A held lock, as it was read. Times are seconds."""
@@ -93,6 +125,8 @@ class LockInfo:
     limit: int | None
     """The limit of a semaphore or of tasks, as its newest holder said."""
     waiters: int
+    progress: Progress | None = None
+    """How far the work of a mutex is, if its holder notes it."""
     keys: Keys = field(repr=False)
     has_permits: bool = field(repr=False)
     """Whether it is a semaphore or a read-write lock, even if it can't be read which."""

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple, TypeVar
 
 from ..base import label, tokens
 from ..base.exceptions import LockUnavailable
+from ..base.holder import server_time
 from ..lease import claims
 from ..lease.watchdog import PRESENCE, PRESENCE_EVERY, write_down
-from ..primitives import mutex, permits, timestamp
+from ..primitives import mutex, note, permits, timestamp
 from ..primitives.contract import Primitive, Sight, Word, batches, run
 from ..primitives.keys import Keys, counter, presence, validate_name
 from ..primitives.scripts import ask, instant, pttls, whole
@@ -25,7 +26,7 @@ from ..transport.ports import SyncPort, find_out_slots
 from ..transport.protocol import Command, pack
 from ..transport.server import server_of
 from . import reading
-from .facts import Counts, Kind, LockInfo, Page, Past, State, WaiterInfo
+from .facts import Counts, Kind, LockInfo, NoteInfo, Page, Past, State, WaiterInfo
 from .listing import ORDERS, Listing, Urgent
 from .reading import Raw
 
@@ -116,6 +117,21 @@ class Inspector:
             holders=found[:PAST],
             unreadable=unreadable,
         )
+
+    def note(self, lock: str | LockInfo) -> NoteInfo | None:
+        """Return what the holder has noted, or one before it that did not end."""
+        found = run(note.look(self._port(), self._keys(lock)))
+        if found is None or found.content is None:
+            return None
+        return NoteInfo(
+            content=found.content,
+            written_at=server_time(found.written_us),
+            resumptions=found.resumptions,
+        )
+
+    def forget_note(self, lock: str | LockInfo) -> bool:
+        """Let the next holder begin anew. Return False if there is no note."""
+        return run(note.forget(self._port(), self._keys(lock)))
 
     def clear(self, lock: LockInfo, *, by: str, reason: str) -> bool:
         """Take a lock away from the holders in `lock`, and hand it to the next waiter.

@@ -16,6 +16,7 @@ from ..lease.watchdog import PRESENCE, PRESENCE_EVERY
 from ..primitives import timestamp
 from ..primitives.contract import Sight
 from ..primitives.keys import Keys
+from ..primitives.note import Note
 from ..primitives.scripts import instant, maybe, text, whole
 from .facts import (
     SHARED,
@@ -25,6 +26,7 @@ from .facts import (
     Kind,
     LockInfo,
     PastHolder,
+    Progress,
     State,
     WaiterInfo,
 )
@@ -42,6 +44,8 @@ class Raw(NamedTuple):
     now_us: int
     broken: str = ""
     """A key of a type that no lock gives it."""
+    note: Note | None = None
+    """The beginning of the note of a mutex."""
     written: bytes | None = None
     """The value that a holder of this package wrote beside the key of a timestamp lock."""
 
@@ -66,13 +70,14 @@ def raw(keys: Keys, answer: list[Any], now_us: int) -> Raw | None:
         return (
             None if value is None else Raw(keys, 0, 1, [(text(value), whole(pttl), None)], now_us)
         )
-    waiters, holding, key, *shared = more
+    waiters, holding, key, its_note, *shared = more
     broken = key.decode(errors="backslashreplace")
     if not whole(holding) and not broken:
         return None
     each = shared or [(value or b"", pttl, None)]
     values = [(text(value), whole(pttl), maybe(token)) for value, pttl, token in each]
-    return Raw(keys, whole(waiters), holding, values, now_us, broken)
+    note = Note.read(text(its_note), whole=False)
+    return Raw(keys, whole(waiters), holding, values, now_us, broken, note)
 
 
 def raws(locks: Sequence[Keys], answer: Any) -> list[Raw | None]:
@@ -148,7 +153,21 @@ def lock(raw: Raw, using: str, left: dict[str, float | None]) -> LockInfo:
         waiters=raw.waiters,
         keys=raw.keys,
         has_permits=raw.values[0][2] is not None,
+        progress=raw.note and progress(raw.note, holders[0].holder, raw.now_us),
     )
+
+
+def progress(note: Note, holder: Holder, now_us: int) -> Progress | None:
+    """Return how far the work is; None: the note does not say it."""
+    if note.done is None:
+        return None
+    left, began = None, holder.acquired_at
+    if note.total is not None and note.first is not None and began is not None:
+        took, did = note.written_us / 1e6 - began.timestamp(), note.done - note.first
+        if took > 0 and did > 0:
+            passed = now_us / 1e6 - note.written_us / 1e6
+            left = max(0.0, (note.total - note.done) * took / did - passed)
+    return Progress(note.done, note.total, left)
 
 
 def _holder(

@@ -54,6 +54,9 @@ class RedlockInspector:
         """Return what the first server that answers knows about past holders."""
         return self._ask(lambda one: one.past(lock))[0]
 
+    def note(self, lock: str | LockInfo) -> None:
+        """Return None: a Redlock has no note."""
+
     def clear(self, lock: LockInfo, *, by: str, reason: str) -> bool:
         """Clear the lock on all servers, as `Inspector.clear` does. It may stay on `unasked`."""
         by, reason = validate_operator(by, reason)

@@ -7,6 +7,7 @@ looks. Programs get the facts as JSON, under the names of their fields.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -45,6 +46,8 @@ class Column(Generic[T]):
     first."""
     wide: bool = False
     """A terminal shows it only on request."""
+    sparse: bool = False
+    """A terminal leaves it out if nothing is known in any row."""
 
 
 # Types of values, besides texts, numbers, times and states. A `LockInfo` stands for its holders,
@@ -98,6 +101,10 @@ def _lease(lock: LockInfo) -> Lease:
     return Lease(lock.holder.remaining, lock.ttl, lock.state == State.HELD)
 
 
+def _progress(lock: LockInfo) -> str:
+    return str(lock.progress or "")
+
+
 def _held(of: Holder) -> Seconds | None:
     return None if of.held is None else Seconds(of.held, of.acquired_at)
 
@@ -110,6 +117,7 @@ LOCKS: Sequence[Column[LockInfo]] = (
     Column(_("waiters"), lambda lock: lock.waiters, right=True),
     Column(_("held for"), lambda lock: _held(lock.holder), right=True, drops=1),
     Column(_("remaining"), _lease, right=True, drops=3),
+    Column(_("progress"), _progress, sparse=True, drops=4),
     Column(_("fencing token"), lambda lock: lock.holder.fencing_token, right=True, wide=True),
     Column(_("label"), lambda lock: lock.holder.label, wide=True),
 )
@@ -121,6 +129,7 @@ FACTS: Sequence[Column[LockInfo]] = (
     Column(_("held for"), lambda lock: _held(lock.holder)),
     Column(_("remaining"), _lease),
     Column(_("TTL"), lambda lock: lock.ttl and Seconds(lock.ttl)),
+    Column(_("progress"), _progress),
     Column(_("fencing token"), lambda lock: lock.holder.fencing_token),
     _KEY,
 )
@@ -142,6 +151,10 @@ HOLDERS: Sequence[Column[HolderInfo]] = (
     Column(_("remaining"), lambda one: Seconds(one.holder.remaining), right=True),
     Column(_("fencing token"), lambda one: one.holder.fencing_token, right=True),
     Column(_("label"), lambda one: one.holder.label, below="holder", shrinks=True),
+)
+NOTE: Sequence[Column[tuple[str, Any]]] = (
+    Column(_("what"), lambda its: its[0]),
+    Column(_("noted"), lambda its: json.dumps(its[1])),
 )
 WAITERS: Sequence[Column[WaiterInfo]] = (
     Column(_("place"), lambda waiter: waiter.position + 1, right=True),

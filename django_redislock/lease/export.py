@@ -31,9 +31,13 @@ class Exported(NamedTuple):
     token: str
     label: str
     policy: Policy
+    note: str
+    """How often it was taken over, and its text, as in lua/note.lua; "": there is none."""
 
     @classmethod
-    def of(cls, claim: Claim, policy: Policy, hold_left: float | None, *, renew: bool) -> Exported:
+    def of(
+        cls, claim: Claim, policy: Policy, hold_left: float | None, note: str, *, renew: bool
+    ) -> Exported:
         """Raises `LockError` for a kind that stays where it is."""
         keys, primitive = claim.keys, claim.primitive
         kind = "mutex" if primitive is TOGETHER else primitive.kind
@@ -52,7 +56,7 @@ class Exported(NamedTuple):
             max_hold=None if hold_left is None else max(hold_left, MIN_TTL),
             renew=renew,
         )
-        return cls(keys.name, str(claim.token), claim.label, policy)
+        return cls(keys.name, str(claim.token), claim.label, policy, note)
 
     def signed(self) -> str:
         """Return the text."""
@@ -98,12 +102,13 @@ class Exported(NamedTuple):
             token=tokens.validate(said["token"]),
             label=label.clean(validate_label(said["label"])),
             policy=policy,
+            note=str(said["note"]),
         )
 
     def claim(self) -> Claim:
         """Return the claim of this thread or task that continues the lease."""
         policy = self.policy
-        return Claim(
+        claim = Claim(
             keys=kinds.keys(policy, self.name, clustered),
             token=tokens.new(),
             ttl=min(policy.ttl, policy.max_hold or policy.ttl),
@@ -112,6 +117,9 @@ class Exported(NamedTuple):
             primitive=kinds.primitive(policy),
             guarded=kinds.guarded(policy, clustered),
         )
+        times, bar, text = self.note.partition("|")
+        claim.found = f"|{times}|0|0|{text}".encode() if bar else None
+        return claim
 
 
-_FIELDS = ("name", "token", "label", "prefix", *EXPORT_VALIDATORS)
+_FIELDS = ("name", "token", "label", "note", "prefix", *EXPORT_VALIDATORS)

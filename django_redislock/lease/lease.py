@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
@@ -30,19 +31,22 @@ from .claims import beside_orm
 from .export import Exported
 from .holds import Cancellation, Entered, Hold, Holds, P, call_apart, innermost, last
 from .lifetime import CLOSING, RELEASED, LeaseState, Lifetime, renew
+from .notes import Noting
 from .register import register
 from .watchdog import Watchdog, watchdog
 
 logger = logging.getLogger("django_redislock")
 
 
-class Lease(Entered):
+class Lease(Noting, Entered):
     """The proof of holding a name. All times are seconds.
 
     A lease is `held` until it is `released`, or `lost`: expired without a renewal, taken by
     somebody else, or cleared by an operator. While Redis does not answer it is `unknown`
     until its own deadline, which counts from the time at which it was last asked for.
     """
+
+    _lifetime: Lifetime
 
     __slots__ = (
         "__weakref__",
@@ -338,7 +342,9 @@ class Lease(Entered):
         """
         self.check()
         left, renewed = self._lifetime.hold_left(now()), self._lifetime.renew
-        text = Exported.of(self._claim, self._policy, left, renew=renewed).signed()
+        notes = self._lifetime.notes
+        note = "" if notes is None else notes.exported
+        text = Exported.of(self._claim, self._policy, left, note, renew=renewed).signed()
         if not self._close():
             self.check()  # another thread or task has released or exported it meanwhile
         self._lifetime.end()
@@ -373,6 +379,8 @@ class Lease(Entered):
                 claim.sent = False  # there is nothing to take back
                 raise got.error(claim.keys.name)
             lease = cls(server, claim, got, policy, Hold(current_holder()))
+            if exported.note:
+                lease._noting().add(exported.note.partition("|")[2])
             lease.check()  # the answer may have taken longer than it lives
             return lease
         except BaseException as error:
@@ -395,6 +403,7 @@ class Lease(Entered):
         hold = None
         try:
             hold = self._holds.innermost
+            self._ends(sys.exception())
             run(self._end_hold(SyncPort(self._server), hold))
         except LockError:
             raise
@@ -404,6 +413,7 @@ class Lease(Entered):
 
     async def arelease(self) -> None:
         """`release` for coroutines."""
+        self._ends(sys.exception())
         await self._end_hold(AsyncPort(self._server), self._holds.innermost)
 
     def _settle(self, hold: Hold) -> None:
@@ -453,6 +463,8 @@ class Lease(Entered):
         try:
             # Even if it is lost: by its own deadline, it may exist at the server for another
             # moment.
+            if lifetime.notes is not None:
+                await lifetime.notes.end(port)
             refusal = await claims.release(port, claim)
             if lost is None and refusal is not None and refusal.forgotten and claim.guarded:
                 refusal = await mutex.release_forgotten(port, claim, lifetime.deadline)
@@ -523,6 +535,8 @@ class Lease(Entered):
 
     def _release_later(self, hold: Hold | None = None) -> None:
         """End a hold in the background. A finalizer may call this, in the middle of anything."""
+        if hold is not None:
+            self._ends(hold)  # of a transaction that was rolled back, or what nobody has any more
         if not self._lifetime.released:  # by a test, which leaves no server to ask either
             release = partial(self._release_in_background, hold=hold)
             self._watchdog.release_later(self.name, release)
@@ -589,6 +603,7 @@ class Lease(Entered):
 
     async def _end_block(self, port: Port, hold: Hold, error: BaseException | None) -> None:
         """End the hold of a block: now, or at the end of the transactions that are open."""
+        self._ends(error)
         cancelled = hold.cancellation is not None and hold.cancellation.finish(error)
         release, by_hand = self._policy.release, None
         if release == "exit" or hold not in self._holds or self._lifetime.over:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from enum import StrEnum
 from math import ceil
 
@@ -13,6 +14,7 @@ from ..primitives import mutex
 from ..primitives.contract import Claim, Grant, Port, Refusal
 from ..settings.policy import Policy
 from .holds import Held, Holds
+from .notes import Notes
 
 NEVER = float("inf")
 A_SECOND = 1.0
@@ -58,6 +60,8 @@ class Lifetime:
     """The last renewal got no answer."""
     tracked = False
     """The server says at once if somebody else changes the lock."""
+    notes: Notes | None = None
+    """What its holder notes; None: nothing yet."""
 
     def __init__(self, lease: Held, claim: Claim, grant: Grant, policy: Policy) -> None:
         self.lease = weakref.ref(lease)
@@ -68,6 +72,8 @@ class Lifetime:
             self.hold_until = grant.sent + policy.max_hold
         if not policy.renew:
             self.renew = False
+        if claim.found is not None:
+            self.notes = Notes(claim, policy)
         sent, term = grant.sent, grant.term(claim.ttl)
         self.write_at = ceil((sent + A_SECOND) / TOGETHER) * TOGETHER
         """When the watchdog writes it down in the index and in the history."""
@@ -170,6 +176,13 @@ class Lifetime:
         if lease is not None:
             lease._announce_lost(error)
 
+    async def write_note(self, port: Port, notes: Notes) -> None:
+        """Write the last note, if it is not in Redis yet. If Redis does not answer, the next
+        renewal does it."""
+        with suppress(LockUnavailable):
+            if (refusal := await notes.write(port)) is not None:
+                self.lose(refusal.error(self.claim.keys.name))
+
     def end(self) -> bool:
         """Mark the lease as released. Return False if it was before."""
         before, self.released = self.released, True
@@ -207,6 +220,9 @@ async def renew(port: Port, leases: Sequence[Lifetime], ttl: float | None = None
             lease.unknown()  # its release has overtaken this renewal
         else:
             lease.lose(refusal.error(lease.claim.keys.name))
+    for lease in leases:
+        if lease.notes is not None:
+            await lease.write_note(port, lease.notes)
     errors = [refusal for refusal in refusals if isinstance(refusal, LockUnavailable)]
     if len(errors) == len(leases):
         raise errors[0]

@@ -31,7 +31,7 @@ from ..settings.validators import (
 )
 from ..transport.ports import AsyncPort, SyncPort
 from ..transport.server import Server
-from . import claims, order, transactions
+from . import claims, notes, order, transactions
 from .claims import beside_orm
 from .holds import Cancellation, Entered, Hold, Running, innermost, last
 from .lease import Lease
@@ -164,6 +164,14 @@ class BlockOptions(LeaseOptions, Generic[OnConflict_co], total=False):
 
 class Options(ServerOptions, BlockOptions[OnConflict_co], total=False):
     """All options of `redis_lock` besides the name."""
+
+    note_ttl: float
+    """How long a note is kept after it was written."""
+    keep_note: bool
+    """Keep the note after an ordinary end, too."""
+    max_resumptions: int | None
+    """How often a note may be inherited in a row; after that, acquiring raises
+    `TooManyResumptions`. None: no limit."""
 
 
 class Lock(Entered):
@@ -449,6 +457,8 @@ class Lock(Entered):
     ) -> Lease:
         """Return the lease of a claim that was granted: a young one, if it may be that, and if
         nobody else wants the lock."""
+        if claim.found is not None:
+            notes.refuse_poisoned(claim, plan.policy)
         hold = Hold(me)
         lease = Lease(plan.server, claim, grant, plan.policy, hold, plan.watchdog, young=True)
         noticed = whole or self._on_lost is not None or self._cancel_on_lost

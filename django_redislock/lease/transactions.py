@@ -49,6 +49,17 @@ def may_go_on() -> bool:
         return True
 
 
+def after_commit(call: Callable[[], object]) -> bool:
+    """Call it when the transactions of the project that are open in this thread have been
+    committed, and never if one of them is rolled back. Return whether it was called at once."""
+    for connection in connections.all(initialized_only=True):
+        if _of_the_project(connection):
+            connection.on_commit(lambda: after_commit(call), robust=True)
+            return False
+    call()
+    return True
+
+
 def warn_if_open(label: str) -> None:
     """Warn if a transaction of this thread is open while a lock is released that was taken at
     `label`."""

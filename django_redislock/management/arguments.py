@@ -277,6 +277,7 @@ HELP = {
     "clear": Help(
         ("clear invoice:42", "clear --stale --host web3:"), (WRONG, FREE, UNAVAILABLE, BUSY)
     ),
+    "forget-note": Help(("forget-note export:7",), (WRONG, FREE, UNAVAILABLE)),
     "watch": Help(("watch", "watch --pattern 'report:*' --interval 1"), (UNAVAILABLE,)),
     "fence": Help(("fence invoice:42 --model=shop.Invoice",), (WRONG, UNAVAILABLE, BUSY)),
     "config": Help(("config invoice:42",)),

@@ -66,7 +66,11 @@ class Printer:
         self, columns: Sequence[Column[T]], rows: Sequence[T], *, wide: bool = False
     ) -> Iterator[str]:
         """The lines of a table that fits the terminal, unless it may be wide."""
-        columns = [column for column in columns if wide or not column.wide]
+        columns = [
+            column
+            for column in columns
+            if (wide or not column.wide) and (not column.sparse or any(map(column.value, rows)))
+        ]
         fit = shutil.get_terminal_size().columns if self.terminal and not wide else None
         return table(columns, rows, paint=self.paint, fit=fit)
 

@@ -81,7 +81,10 @@ class LockStatus(Live):
 
     class Meta(Live.Meta):
         ordering = ("urgency", "id")
-        permissions = (("clear_lock", "Can clear lock"),)
+        permissions = (
+            ("clear_lock", "Can clear lock"),
+            ("view_note", "Can view the notes of locks"),
+        )
         verbose_name = _("lock")
         verbose_name_plural = _("locks")
 

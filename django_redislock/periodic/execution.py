@@ -23,10 +23,10 @@ from django.dispatch import Signal
 from .. import signals
 from ..base import background, label, tokens
 from ..base.clock import now
-from ..base.exceptions import LeaseLost, LockError, LockUnavailable
+from ..base.exceptions import LeaseLost, LockError, LockUnavailable, TooManyResumptions
 from ..base.holder import log_extra
 from ..base.process import rlock
-from ..lease import claims
+from ..lease import claims, notes
 from ..lease.holds import Cancellation, Hold
 from ..lease.lease import Lease
 from ..lease.lock import call
@@ -128,7 +128,7 @@ class JobRun:
         if answer.run is not None:
             send_event(answer.run)
         if answer.grant is not None and answer.run is not None:
-            self.grant, self.info = answer.grant, answer.run
+            self.grant, self.info, self.claim.found = answer.grant, answer.run, answer.note
         return answer
 
     def take_back(self) -> None:
@@ -139,11 +139,12 @@ class JobRun:
     async def hold(self, port_type: type[SyncPort] | type[AsyncPort]) -> Lease:
         """Return the granted lease, held by this thread or task.
 
-        Raises `LeaseLost` if it has ended meanwhile, and `LockUnavailable`.
+        Raises `LeaseLost` if it has ended meanwhile, `TooManyResumptions`, and `LockUnavailable`.
         """
         server = self.server
         try:
             me, policy = label.holder(), self.policy._replace(release="exit")
+            notes.refuse_poisoned(self.claim, policy)
             hold = Hold(me)
             lease = Lease(server, self.claim, self.grant, policy, hold)
             lease.check()
@@ -169,6 +170,8 @@ class JobRun:
 
         Returns None if the ledger has forgotten the run, or if its tick is tried again.
         """
+        if error is not None and lease._lifetime.notes is not None:
+            lease._lifetime.notes.keep = True
         outcome, why = _outcome(lease, error)
         if outcome == RunOutcome.LOST and error is not None and self._tried_again:
             return None
@@ -248,7 +251,7 @@ def perform(job_run: JobRun, hold_on: HoldOn) -> RunInfo | None:
                 error = raised
             ended = run(job_run.end(SyncPort(lease._server), lease, error))
             job_run.hold_on(lease, hold_on)
-    except LeaseLost as lost:
+    except (LeaseLost, TooManyResumptions) as lost:
         ended = ended or run(job_run.missed(lost, SyncPort(job_run.server)))
     if isinstance(error, KeyboardInterrupt):
         raise error
@@ -270,7 +273,7 @@ async def aperform(job_run: JobRun, hold_on: HoldOn) -> RunInfo | None:
                 job_run.cancellation.disarm()  # the job has ended: nothing is left to cancel
             ended = await job_run.end(port, lease, error)
             job_run.hold_on(lease, hold_on)
-    except LeaseLost as lost:
+    except (LeaseLost, TooManyResumptions) as lost:
         ended = ended or await job_run.missed(lost, port)
     return ended
 

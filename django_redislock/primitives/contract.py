@@ -188,6 +188,10 @@ class Claim:
     answers."""
     fencing_tokens: Mapping[str, int] = MappingProxyType({})
     """The fencing token of each name, if there are several."""
+    found: bytes | None = None
+    """The note that it has taken over, as in lua/note.lua."""
+    forgets = False
+    """The release removes the note."""
 
     def __init__(
         self,

@@ -143,6 +143,11 @@ class Keys:
         return f"{self._beside}:record"
 
     @property
+    def note(self) -> str:
+        """What a holder has noted for its successor."""
+        return f"{self._beside}:note"
+
+    @property
     def ledger(self) -> str:
         """The runs of a periodic job. The lock is the lock of the job."""
         return f"{self._beside}:ledger"
@@ -156,7 +161,7 @@ class Keys:
     def looked_at(self) -> list[str]:
         """Its keys in which something may be wrong, in the order of lua/broken.lua."""
         beside = [self.queue, self.waiters, self.holders, self.record, self.timestamp]
-        return [self.lock, *beside, self.ledger]
+        return [self.lock, *beside, self.ledger, self.note]
 
     def inbox(self, process: str) -> str:
         """The channel of a process for this lock alone, in the slot of the lock."""
@@ -173,10 +178,10 @@ class Keys:
 
     def of_token(self, token: str) -> list[str]:
         """Return the keys of this name in the scripts of a mutex (lua/locks.lua)."""
-        return [self.lock, self.queue, self.waiters, self.history, self.gone(token)]
+        return [self.lock, self.queue, self.waiters, self.history, self.gone(token), self.note]
 
     def mutex(self, token: str) -> list[str]:
-        """Return KEYS for the scripts of one lock, in the order of lua/lock.lua."""
+        """Return KEYS for the scripts of a mutex on one name."""
         return [*self.of_token(token), self.index, self.clock]
 
     def timestamps(self, token: str) -> list[str]:
@@ -185,8 +190,9 @@ class Keys:
         return [self.lock, self.timestamp, self.history, self.index, self.gone(token)]
 
     def permits(self, token: str) -> list[str]:
-        """Return KEYS for the scripts of semaphores and read-write locks."""
-        return [*self.mutex(token), self.holders]
+        """Return KEYS for the scripts of semaphores and read-write locks (lua/lock.lua)."""
+        *names, _note = self.of_token(token)
+        return [*names, self.index, self.clock, self.holders]
 
 
 @dataclass(slots=True, unsafe_hash=True)

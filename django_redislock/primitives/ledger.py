@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, get_args
 from ..base import label, tokens
 from ..base.holder import Holder, server_time
 from .contract import Claim, Grant, in_batches, milliseconds
-from .scripts import ask, flag, instant, maybe, sight, whole
+from .scripts import ask, flag, instant, maybe, sight, text, whole
 
 if TYPE_CHECKING:
     from .contract import Port
@@ -196,6 +196,8 @@ class Answer(NamedTuple):
     """The last tick that was claimed, if this one was taken."""
     holder: Holder | None
     """The holder of the lock."""
+    note: bytes | None
+    """What our run takes over, as in lua/note.lua."""
 
 
 _RUN = re.compile(
@@ -265,7 +267,7 @@ async def claim(port: Port, lock: Claim, job: str, run_id: str, wanted: Wanted) 
 
 def _answer(job: str, run_id: bytes, sent: float, answer: Any) -> Answer | None:
     """Read the answer to a claim. None: ask again."""
-    _, word, now_us, run, a, b, *closed = answer
+    _, word, now_us, run, a, b, closed_id, closed_run, *note = answer
     what, now = word.decode(), instant(now_us)
     if what == "again":
         return None
@@ -276,10 +278,11 @@ def _answer(job: str, run_id: bytes, sent: float, answer: Any) -> Answer | None:
         now=now,
         run=_run(job, run_id, run),
         grant=Grant(whole(a), instant(b), sent) if what == "run" else None,
-        closed=_run(job, *closed),
+        closed=_run(job, closed_id, closed_run),
         early=whole(a) / 1e6 if what == "early" else 0.0,
         claimed=whole(a) if what == "taken" else 0,
         holder=sight(a, b, now).holder if what == "busy" and a else None,
+        note=text(*note) if note else None,
     )
 
 

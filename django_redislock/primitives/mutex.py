@@ -98,7 +98,7 @@ from .contract import (
     of_all_names,
 )
 from .keys import Keys
-from .scripts import ask, flag, instant, nth, sight, verdicts, whole
+from .scripts import ask, flag, instant, nth, sight, text, verdicts, whole
 
 kind = "mutex"
 unfenced = (
@@ -111,10 +111,13 @@ def taking(claim: Claim) -> Request:
     """Return the request that takes free locks."""
     first, token = claim.names[0], claim.token
     keys = first.at_once(token)
-    if first is not claim.keys:
+    if first is not claim.keys and len(claim.names) > 1:
         for its in claim.names[1:]:
             keys += its.at_once(token)
-    keys.append(first.index.clock)
+        keys.append(first.index.clock)
+    else:
+        # Who inherits a note has to ask for it. (A property takes longer.)
+        keys += f"{first.beside or first.lock}:note", first.index.clock
     return Request("mutex_take", keys, [token, str(milliseconds(claim.ttl)), claim.says])
 
 
@@ -123,18 +126,26 @@ def dropping(claim: Claim) -> Request:
     return Request("mutex_drop", [its.lock for its in claim.names], [claim.token])
 
 
-def asking(claim: Claim, group: Sequence[Keys], inbox: str = "", ticket: str = "") -> Request:
-    """Return the request that acquires names that may be in one script, or waits for them."""
+def asking(
+    claim: Claim,
+    group: Sequence[Keys],
+    inbox: str = "",
+    ticket: str = "",
+    *,
+    inherits: bool = False,
+) -> Request:
+    """Return the request that acquires names that may be in one script, or waits for them. If it
+    `inherits`, the holder takes over a note."""
     script, keys = guarded(claim, "mutex_acquire", _keys(group, claim.token))
     args: list[Word] = [claim.token, milliseconds(claim.ttl), claim.says, inbox, ticket]
-    return Request(script, keys, args)
+    return Request(script, keys, [*args, int(inherits)])
 
 
 def giving_back(
     claim: Claim, group: Sequence[Keys], *, withdraw: bool, inbox: str = ""
 ) -> Request:
     """Return the request that releases such names, and hands them to the next waiters."""
-    args: list[Word] = [claim.token, int(withdraw), inbox]
+    args: list[Word] = [claim.token, int(withdraw), inbox, int(claim.forgets)]
     return Request("mutex_release", _keys(group, claim.token), args)
 
 
@@ -166,7 +177,7 @@ class Asking:
         for first in sorted(groups, key=lambda first: first != self._away):
             group = groups[first]
             self._asked[first] = None
-            request = asking(claim, group, inbox, ticket)
+            request = asking(claim, group, inbox, ticket, inherits=len(claim.names) == 1)
             try:
                 (code, *rest), name = await ask(port, partial(_acquired, claim, group), *request)
             except LockUnavailable:
@@ -229,6 +240,10 @@ class Asking:
 
 def _acquired(claim: Claim, group: Sequence[Keys], answer: Any) -> tuple[queued.Acquired, str]:
     """Read an answer, and the name to which it applies."""
+    match answer:
+        case [1, acquired_us, fence, note]:
+            if len(group) == 1:
+                claim.found, answer = text(note), [1, acquired_us, fence]
     code, *rest = queued.acquired(answer, len(group))
     name = nth(group, rest.pop()).name if code in (0, -1) else claim.keys.name
     return (code, *rest), name

@@ -67,14 +67,14 @@ SOMETIMES = {
 
 _FENCE = ("fence_last", "fence")
 _LOST = ("fence_last", "fence_lost")
-_LOCK = ("clock", "memory", "value", "lock", "index", *_FENCE, "history")
-_GRANT = ("mutex_grant", "queue")
-_MUTEX = (*_LOCK, *_GRANT)
-_NAMES = ("clock", "memory", "value", "locks", "index", *_FENCE, "history", *_GRANT, "needs")
+_LOCK = ("index", *_FENCE, "history")
+_HELD = ("clock", "memory", "value", "locks", *_LOCK)
+_MUTEX = (*_HELD, "mutex_grant", "queue")
+_NAMES = (*_MUTEX, "needs")
 _ASK = (*_NAMES, "mutex_confirm", "mutex_ask")
 _GUARD = ("guard", "mutex_guard")
 _LEASES = ("clock", "memory", "value", "leases_keys", "index")
-_PERMITS = (*_LOCK, "queue", "permits")
+_PERMITS = ("clock", "memory", "value", "lock", *_LOCK, "queue", "permits")
 _WORK = (*_PERMITS, "work")
 _TIMESTAMP = ("clock", "memory", "value", "timestamp_keys", "index", "history", "timestamp")
 _LISTED = ("clock", "broken", "inspection", "inspection_keys", "inspection_listed")
@@ -94,7 +94,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "inspection_urgent": ("clock", "inspection_keys"),
     "inspection_waiters": ("clock",),
     "inspection_written": (),
-    "ledger_claim": (*_MUTEX, "ledger_key", "ledger"),
+    "ledger_claim": (*_MUTEX, "note", "ledger_key", "ledger"),
     "ledger_finish": _LEDGER,
     "ledger_known": _LEDGERS,
     "ledger_pause": _LEDGER,
@@ -102,14 +102,15 @@ PARTS: dict[str, tuple[str, ...]] = {
     "ledger_request": _LEDGER,
     "ledger_resume": ("clock", "ledger_key"),
     "lock_mend": ("clock", "broken"),
-    "mutex_acquire": _ASK,
-    "mutex_acquire_guarded": (*_ASK, *_GUARD),
-    "mutex_adopt": _LOCK,
+    "mutex_acquire": (*_ASK, "note"),
+    "mutex_acquire_guarded": (*_ASK, "note", *_GUARD),
+    "mutex_adopt": _HELD,
     "mutex_clear": _MUTEX,
     "mutex_drop": (),
-    "mutex_expire": _LOCK,
+    "mutex_expire": _HELD,
     "mutex_extend": ("clock", "value", *_LOST, "extend"),
     "mutex_holder": ("clock",),
+    "mutex_note": ("clock", "value"),
     "mutex_put_back": ("clock", "value", *_LOST, "guard"),
     "mutex_release": (*_NAMES, "mutex_give_back"),
     "mutex_take": (),

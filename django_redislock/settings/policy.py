@@ -68,6 +68,14 @@ class Policy(NamedTuple):
     until its forgotten lease has ended or was put back."""
     max_hold: Annotated[float | None, Rule(validators.validate_ttl_or_none, ANY_LEASE)] = None
     """When renewal ends, counted from the acquire. None: never."""
+    note_ttl: Annotated[float, Rule(validators.validate_ttl, ANY_LEASE)] = 604_800.0
+    """How long a note is kept after it was written."""
+    keep_note: Annotated[bool, Rule(validators.validate_flag, ANY_LEASE)] = False
+    """The note stays after an ordinary end, too."""
+    max_resumptions: Annotated[int | None, Rule(validators.validate_max_resumptions, ANY_LOCK)] = (
+        None
+    )
+    """How often a note may be inherited in a row. None: no limit."""
     release: Annotated[str, Rule(validators.validate_release, ANY_LEASE)] = "exit"
     """When a block releases its lock."""
     on_conflict: Annotated[

@@ -124,6 +124,10 @@ def validate_limit(value: object, name: str = "limit") -> int:
     return validate_whole(value, name, "holders", 1, 1_000_000, "3")
 
 
+def validate_max_resumptions(value: object, name: str) -> int | None:
+    return None if value is None else validate_whole(value, name, "holders", 0, 1_000_000, "20")
+
+
 def validate_max_size(value: object, name: str = "max_size") -> int:
     return validate_whole(value, name, "bytes", 1, MAX_SIZE, "1_000_000", " bytes")
 

@@ -21,7 +21,7 @@ from ..subcommands.jobs import Jobs, Pause, Resume
 from ..subcommands.list import List, Watch
 from ..subcommands.metrics import Metrics
 from ..subcommands.run import Run
-from ..subcommands.show import Config, Show
+from ..subcommands.show import Config, ForgetNote, Show
 from ..subcommands.tasks import Sweep, Tasks
 
 
@@ -37,6 +37,7 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "list": List(),
     "show": Show(),
     "clear": Clear(),
+    "forget-note": ForgetNote(),
     "watch": Watch(),
     "fence": Fence(),
     "config": Config(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
@@ -10,11 +11,11 @@ from typing import Any
 from django.core.management.base import CommandParser
 
 from ...base.servers import aliases_of
-from ...inspection import SHARED, UNREADABLE, Kind, LockInfo, Past, State, WaiterInfo
-from ...inspection.facts import groups
+from ...inspection import SHARED, UNREADABLE, Inspector, Kind, LockInfo, Past, State, WaiterInfo
+from ...inspection.facts import NoteInfo, groups
 from ...inspection.sheet import HOLDERS, PAST, SETTINGS, WAITERS, facts, settings_of, wants
 from ...inspection.story import free_story, kind, silent, story
-from ...inspection.words import clean, count, duration
+from ...inspection.words import clean, count, duration, instant
 from ...settings.conf import Setting
 from ..arguments import (
     FREE,
@@ -51,6 +52,7 @@ class _Report:
     lock: LockInfo | None
     waiters: list[WaiterInfo]
     past: Past
+    note: NoteInfo | None
     settings: dict[str, Setting]
     similar: list[str]
     """Names of held locks that are nearly the same, if this one is free."""
@@ -70,6 +72,7 @@ class _Report:
             lock=lock,
             waiters=inspector.waiters(name, max(limit, _GROUPED) if grouped else limit),
             past=inspector.past(name),
+            note=inspector.note(name),
             settings=settings_of(name),
             similar=[] if lock else _similar(name, options),
             given={"using": options["using"], "cache-locks": options["cache_locks"]},
@@ -91,6 +94,7 @@ class _Report:
         parts: tuple[Iterable[str], ...] = (
             (heading, *self._story(printer)),
             printer.facts(self._facts(), 17),
+            self._noted(),
             printer.table(HOLDERS, holders, wide=wide),
             self._queue(printer) if self.waiters else (),
             printer.table(PAST, past.holders, wide=wide),
@@ -122,6 +126,11 @@ class _Report:
             return
         yield from (("state", lock.state), ("kind", kind(lock)))
         yield from ((column.title, column.value(lock)) for column in facts(lock))
+
+    def _noted(self) -> Iterator[str]:
+        if self.note is not None:
+            when, times = instant(self.note.written_at), count(self.note.resumptions, "time")
+            yield f"Noted {when}, inherited {times}: {clean(json.dumps(self.note.content))}"
 
     def _queue(self, printer: Printer) -> Iterator[str]:
         number = len(self.waiters) if self.lock is None else self.lock.waiters
@@ -165,6 +174,37 @@ class Show:
         report = _Report.of(options)
         printer.write(report.document(), report.lines(printer))
         return FREE if report.lock is None else 0
+
+
+class ForgetNote:
+    help = (
+        "Remove what holders have noted for the next one, so that it begins anew. Without --yes "
+        "it shows the note."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("name", metavar="NAME", type=name_argument, help="The lock.")
+        parser.add_argument("--yes", action="store_true", help="Do it.")
+        add_using(parser)
+
+    def handle(self, printer: Printer, options: dict[str, Any]) -> int:
+        name = options["name"]
+        inspector, lock = find(options, name)
+        note = inspector.note(name)
+        if note is None or not isinstance(inspector, Inspector):
+            printer.line(f"There is no note of {name!r}.")
+            return FREE
+        if options["yes"]:
+            inspector.forget_note(name)
+            printer.line(f"Removed the note of {name!r}.")
+            return 0
+        printer.line(json.dumps(note.content))
+        if lock is not None:
+            printer.line("It is held now, and its holder may write another note.")
+        printer.line("Nothing was done. To remove the note:")
+        given = {"using": options["using"], "yes": True}
+        printer.line(f"  {command_line('forget-note', given, [name])}")
+        return 0
 
 
 class Config:

@@ -1,8 +1,8 @@
 -- Part: how a lock looks, for operators. Nothing is written.
 --
 -- Gives  seen(its, index, most, suspect)  {value or nil, pttl ms, number of waiters, number of
---          holders, a broken key or "", ...}; {value or nil, pttl ms} is a lock with one holder, for which
---          nobody waits. Of a lock that several may hold, value and pttl are those of the holder whose
+--          holders, a broken key or "", the beginning of the note or "", ...}; {value or nil, pttl ms} is a
+--          lock with one holder, for which nobody waits, without a note. Of a lock that several may hold, value and pttl are those of the holder whose
 --          lease ends first, and then come {value, pttl ms, token} of up to `most`; "" is the value of a
 --          holder whose record is lost. `its` are as in broken.lua; `suspect`: look for a broken key
 --          even if none is beside the lock
@@ -42,6 +42,8 @@ local function seen(its, index, most, suspect)
   end
   local key, waiters = broken(its, index)[1] or '', redis.pcall('ZCARD', its[2])
   if type(waiters) ~= 'number' then waiters = 0 end
-  if key == '' and (not value or plain and waiters == 0) then return {value, pttl} end
-  return {value, pttl, waiters, each and each[1] or value and 1 or 0, key, unpack(each or {}, 2)}
+  local note = plain and redis.pcall('GETRANGE', its[8], 0, 149) or ''
+  if type(note) ~= 'string' then note = '' end
+  if key == '' and (not value or plain and waiters == 0 and note == '') then return {value, pttl} end
+  return {value, pttl, waiters, each and each[1] or value and 1 or 0, key, note, unpack(each or {}, 2)}
 end

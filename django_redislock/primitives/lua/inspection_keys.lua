@@ -4,7 +4,7 @@
 
 local function keys_of(lock)
   local keys = {lock}
-  for i, name in ipairs({'queue', 'waiters', 'holders', 'record', 'timestamp', 'ledger'}) do
+  for i, name in ipairs({'queue', 'waiters', 'holders', 'record', 'timestamp', 'ledger', 'note'}) do
     keys[i + 1] = lock .. ':' .. name
   end
   return keys

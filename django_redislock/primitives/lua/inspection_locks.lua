@@ -16,10 +16,10 @@ local found = {integer(now)}
 local most, listed = tonumber(ARGV[2]), ARGV[3] == '1'
 local suspect = not CLUSTER and type(redis.pcall('ZCARD', index)) == 'table'
 
-for i = 1, #KEYS - 1, 7 do
+for i = 1, #KEYS - 1, 8 do
   if looked_at >= most then break end
   local lock = KEYS[i]
-  local its = seen({unpack(KEYS, i, i + 6)}, CLUSTER and lock or index, most, suspect)
+  local its = seen({unpack(KEYS, i, i + 7)}, CLUSTER and lock or index, most, suspect)
   if listed and not CLUSTER and not suspect and not string.find(its[1] or '', VALUE)
     and not redis.call('ZSCORE', index, lock) then
     its = {false, its[2]}

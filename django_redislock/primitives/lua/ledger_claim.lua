@@ -2,7 +2,7 @@
 -- and whoever has the run also has the lock. Idempotent: sent again with the same id, it finds the run
 -- its own.
 --
--- KEYS     1 to 7 as in mutex_grant.lua; 8 ledger, as in ledger.lua
+-- KEYS     1 to 8 as in locks.lua; 9 ledger, as in ledger.lua
 -- ARGV     1 as in lock.lua
 --          2 ttl       ms
 --          3 says      owner|label; the owner has no "|"
@@ -13,7 +13,8 @@
 --          8 overlap   "skip" or "wait": what to do if the lock is held
 --          9 attempts  so many for a tick whose runs lose their leases
 --          10 request  the id of the request that the run answers; "": none
--- Returns  {1 or 0, what, now µs, run, a, b, closed id, closed run}: 1 for "run"; what is
+-- Returns  {1 or 0, what, now µs, run, a, b, closed id, closed run}: 1 for "run", with the note that it
+--            takes over, if there is one; what is
 --            "run"      it is ours; a: fencing token, b: when the lock was acquired, µs
 --            "skipped"  this tick is passed over; run says why, a is its id
 --            "early"    a: µs until it is ready
@@ -24,7 +25,7 @@
 --          and closed is a run that turned out to be lost; or "", ""
 -- luacheck: read globals now integer lock queue gone token parts_of mark_of enlist grant hand_over
 -- luacheck: read globals ledger parts readable instant fence_of enter close request_of
--- luacheck: read globals take_request
+-- luacheck: read globals take_request inherited
 
 -- A lock that no run holds is waited for so long, in µs, even by a job that does not wait.
 local GIVING_BACK = 1000000
@@ -53,7 +54,7 @@ if run then
       if mark_of(value) ~= '|' then enlist(now / 1000 + ttl) end
     end
     local _, _, its_fence, acquired_at = parts_of(value)
-    return {1, 'run', integer(now), run, its_fence, acquired_at, '', ''}
+    return {1, 'run', integer(now), run, its_fence, acquired_at, '', '', inherited()}
   end
 end
 
@@ -68,7 +69,7 @@ end
 
 local function answer(what, its_run, a, b)
   return {what == 'run' and 1 or 0, what, integer(now), its_run or '', a or '', b or '',
-    closed_id, closed_run}
+    closed_id, closed_run, what == 'run' and inherited() or nil}
 end
 
 -- Of ticks that are passed over for the same reason, only the last one is kept: else a long pause

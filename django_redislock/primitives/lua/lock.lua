@@ -1,4 +1,4 @@
--- Part: the keys and the argument that the scripts of one lock have in common.
+-- Part: the keys and the argument that the scripts of permits have in common.
 --
 -- KEYS   1 lock     who holds it; its type depends on the kind of lock
 --        2 queue    zset     waiting token → its time of arrival, µs

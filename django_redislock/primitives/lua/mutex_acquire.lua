@@ -11,7 +11,9 @@
 --                    queue: this is the only try, or the last one
 --          5 ticket  time of arrival from an earlier reply, or ""; it keeps our place when
 --                    the queue was lost or we were passed over, and is good for every name
--- Returns  {1, acquired at µs, fencing token of each name}          we hold them all
+--          6 inherits 1 if the holder takes over a note; only for one name
+-- Returns  {1, acquired at µs, fencing token of each name}          we hold them all; with the note that was
+--                                                                   taken over, if there is one
 --          {0, value, pttl ms, now µs, position, ticket, lasted, number}  somebody else holds the lock of
 --                                                                   this number; `lasted`, of the last
 --                                                                   holder, only when we give up
@@ -19,6 +21,8 @@
 --          {2, ticket}                                              ask again, at once: nobody holds
 --                                                                   it, and others still stand
 --                                                                   before us
--- luacheck: read globals acquire
+-- luacheck: read globals acquire inherited
 
-return acquire(tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5])
+local answer = acquire(tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5])
+if ARGV[6] == '1' and answer[1] == 1 then answer[4] = inherited() end
+return answer

@@ -1,7 +1,7 @@
 -- Continue a lease in another process, under a new token: if two processes were given the old token,
 -- only the first one gets the lease. Idempotent: sent again, it finds the lock its own.
 --
--- KEYS     as in mutex_grant.lua; 5 is for the old token
+-- KEYS     as in locks.lua; 5 is for the old token
 -- ARGV     1 as in lock.lua: the old token
 --          2 new_token
 --          3 ttl       ms

@@ -87,7 +87,7 @@ local function acquire(ttl, says, inbox, ticket)
   list(value, pttl)
   if LOCKS > 1 then
     local needs = {}
-    for i = 1, LOCKS do needs[i] = KEYS[5 * i - 4] end
+    for i = 1, LOCKS do needs[i] = KEYS[6 * i - 5] end
     redis.call('HSET', waiters, token .. NEEDS, table.concat(needs, '\n'))
   end
   return {0, value, pttl, integer(now), position, ticket, false, blocked}

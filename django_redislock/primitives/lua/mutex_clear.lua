@@ -1,7 +1,7 @@
 -- Remove a lock without its token, for an operator. The holder is told why at its next
 -- renewal; the next waiter gets the lock.
 --
--- KEYS     as in mutex_grant.lua; 5 is for the token of the holder that the operator saw
+-- KEYS     as in locks.lua; 5 is for the token of the holder that the operator saw
 -- ARGV     1 the word that the answer begins with
 --          2 by      without "|"
 --          3 reason

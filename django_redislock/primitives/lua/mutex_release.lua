@@ -7,12 +7,14 @@
 --                      a tombstone, so that the late one is refused. Else 0.
 --          3 own_inbox the inbox of this process, if the answer is to name its waiters; or "". Only for
 --                      one name: with several, a waiter may need others besides
+--          4 forgets   1: the work is done, and the note of the first name is removed
 -- Returns  {1}                       released
 --          {1, now µs, granted}      and these tokens of this process have it now, each with its fencing
 --                                    token
 --          {0, value, gone, number}  the lock of this number, and perhaps others, was not held: who holds
 --                                    it now, what was written of our token
--- luacheck: read globals give_back, globals own_inbox
+-- luacheck: read globals lock note token token_of look give_back, globals own_inbox
 
 own_inbox = ARGV[3]
+if ARGV[4] == '1' and token_of(look(lock)) == token then redis.call('DEL', note) end
 return give_back(ARGV[2] == '1')

@@ -15,7 +15,7 @@ elsewhere = function(waiter, entry)
   local needs = redis.call('HGET', waiters, waiter .. NEEDS)
   for other in string.gmatch(needs or '', '[^\n]+') do
     if busy[other] then
-      local before = 5 * (busy[other] - 1)
+      local before = 6 * (busy[other] - 1)
       redis.call('ZADD', KEYS[before + 2], 'LT', redis.call('ZSCORE', queue, waiter), waiter)
       redis.call('HSET', KEYS[before + 3], waiter, entry, waiter .. NEEDS, needs)
       redis.call('PEXPIRE', KEYS[before + 2], MINUTE)

@@ -1,7 +1,7 @@
 -- Write what came of the work under a mutex, and give it back, as mutex_release.lua.
 --
--- KEYS     1 to 7 as in lock.lua
---          8 record  string
+-- KEYS     1 to 8 as in locks.lua
+--          9 record  string
 -- ARGV     1 to 3 as in mutex_release.lua
 --          4 value
 --          5 ttl     ms; "" for good
@@ -12,7 +12,7 @@
 
 local value = look(lock)
 if token_of(value) == token or (ARGV[6] == '0' and not value and not redis.call('GET', gone)) then
-  keep(KEYS[8], ARGV[4], ARGV[5])
+  keep(KEYS[9], ARGV[4], ARGV[5])
 end
 own_inbox = ARGV[3]
 return give_back(ARGV[2] == '1')
