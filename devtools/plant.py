@@ -31,6 +31,7 @@ SECONDS = 600.0
 """Seconds after which the tests count as having found the fault: some faults make them hang."""
 
 
+NOTES = "tests/test_notes.py"
 TASKS = "tests/tasks/test_rules.py"
 
 
@@ -569,6 +570,54 @@ FAULTS = [
         "        return self._due_at <= now\n",
         "        return True\n",
         "tests/periodic/test_runner.py tests/periodic/test_schedule.py",
+    ),
+    Fault(
+        "notes: a message hands over a lock that has one",
+        "fits or redis.call('EXISTS', note) == 0",
+        "true",
+        NOTES,
+    ),
+    Fault(
+        "notes: a free lock does not look for one",
+        'keys += f"{first.beside or first.lock}:note", first.index.clock',
+        "keys.append(first.index.clock)",
+        NOTES,
+    ),
+    Fault(
+        "notes: a late write overwrites a later one",
+        "tonumber(before) < tonumber(turn) then",
+        "true then",
+        NOTES,
+    ),
+    Fault(
+        "notes: whoever lost the lock writes one",
+        "return {0, value, redis.call('GET', gone)} end\nlocal by",
+        "end\nlocal by",
+        NOTES,
+    ),
+    Fault(
+        "notes: an ordinary end leaves it",
+        "if ARGV[4] == '1' and token_of(look(lock)) == token then redis.call('DEL', note) end",
+        "",
+        NOTES,
+    ),
+    Fault(
+        "notes: an heir is counted with each request",
+        "  if not by or by == token then return by and text end\n",
+        "  if not by then return end\n",
+        NOTES,
+    ),
+    Fault(
+        "notes: one is written before the commit",
+        "        if _of_the_project(connection):\n            connection.on_commit(",
+        "        if False:\n            connection.on_commit(",
+        NOTES,
+    ),
+    Fault(
+        "notes: a job that fails ends its work",
+        "            lease._lifetime.notes.failed = True\n",
+        "            pass\n",
+        "tests/periodic/test_ledger.py -k note",
     ),
     Fault(
         "tasks: a start leaves the claim",

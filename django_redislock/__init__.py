@@ -72,13 +72,13 @@ _ELSEWHERE = {
     "cluster": "ClusterConnectionFactory OneAddressConnectionFactory",
     "commands": "LockedCommand",
     "fencing": "FencedManager FencedModel FencedQuerySet FencingTokenField",
-    "inspection": "Counts Ending HolderInfo Inspector Kind Listing LockInfo Page Past PastHolder "
-    "State WaiterInfo inspectors",
+    "inspection": "Counts Ending HolderInfo Inspector Kind Listing LockInfo NoteInfo Page Past PastHolder "
+    "Progress State WaiterInfo inspectors",
     "periodic": "JobInfo JobState Ledger Pause RunInfo RunOutcome RunRequest job_finished "
     "job_started",
     "signals": "LockEvent lock_acquired lock_cleared lock_lost lock_not_acquired lock_released "
     "lock_unknown",
-    "testing": "Memory assert_held assert_locked check_lock_order locks_always_busy "
+    "testing": "Memory assert_held assert_locked assert_noted check_lock_order locks_always_busy "
     "locks_always_free locks_in_memory lose_lease names_apart redis_unavailable",
     "views": "idempotent_view lock_view",
 }

@@ -639,7 +639,7 @@ class TestPlaces:
         async def script(self: SyncPort, name: str, *args: Any) -> Any:
             answer = await ask(self, name, *args)
             if name == "inspection_locks":
-                looked_at.append(sum(max(0, len(lock) - 5) for lock in answer[1:]))
+                looked_at.append(sum(max(0, len(lock) - 6) for lock in answer[1:]))
             return answer
 
         ask = SyncPort.script

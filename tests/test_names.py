@@ -20,9 +20,9 @@ from django_redislock import (
 from django_redislock.signals import LockEvent
 
 LEASE = """
-    acquired_at adowngrade aextend arelease arestore check downgrade export extend fencing_token
-    fencing_tokens label name on_lost on_unknown owner release remaining restore state token
-    ttl using
+    acheckpoint acquired_at adowngrade aextend arelease arestore check checkpoint downgrade export
+    extend fencing_token fencing_tokens inherited label name note on_lost on_unknown owner release
+    remaining restore resumptions state token ttl using
 """
 LOCK = "aacquire aclear acquire aholder aholders alocked clear holder holders locked name"
 NAMES = {

@@ -469,7 +469,7 @@ class TestContinued:
 class TestBadInput:
     @pytest.mark.parametrize(
         "value",
-        [(1, 2), {1: 2}, {1}, date(2026, 1, 1), b"x", float("nan"), object(), [[{"a": (1,)}]]],
+        [(1, 2), {1: 2}, {1}, date(2026, 1, 1), b"x", float("nan"), len, [[{"a": (1,)}]]],
         ids=repr,
     )
     def test_what_json_does_not_give_back(self, value: object, redis: Redis) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, Protocol
@@ -21,6 +22,9 @@ from ..transport.server import Server
 from . import transactions
 
 logger = logging.getLogger("django_redislock")
+
+testing: Callable[[str, dict[str, Any]], object] | None = None
+"""Told of each note in tests, with the name of its lock."""
 
 MOST = 64 * 1024
 """Bytes of a note."""
@@ -47,10 +51,10 @@ class Notes:
         """The last note, and its turn."""
         self._written = 0
         """The turn of the note that is in Redis."""
-        self.keep = policy.keep_note
-        """Whether the note stays after an ordinary end."""
         self.ended = False
-        """Whether the work has come to an ordinary end."""
+        """Whether the block has come to an ordinary end."""
+        self.failed = False
+        """Whether the work has failed, although the block ends."""
 
     def add(self, text: str) -> None:
         """Let this be the note from now on."""
@@ -94,6 +98,8 @@ class Notes:
                 f"the note has {len(text)} bytes, and {MOST} are allowed: note where the work "
                 f"stands, not the work"
             )
+        if testing is not None:
+            testing(self._claim.keys.name, content)
         return text
 
     async def write(self, port: Port) -> Refusal | None:
@@ -109,8 +115,9 @@ class Notes:
 
     async def end(self, port: Port) -> None:
         """Write what the lease leaves behind, or let its release remove the note."""
-        self._claim.forgets = self.ended and not self.keep
-        if self.ended and self.keep and self.resumptions:
+        done = self.ended and not self.failed
+        self._claim.forgets = done and not self._policy.keep_note
+        if done and self.resumptions and not self._claim.forgets:
             self.resumptions = 0  # the next holder does not go on with this work
             self.add(self._present)
         if not self._claim.forgets:

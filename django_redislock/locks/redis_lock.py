@@ -57,6 +57,10 @@ class redis_lock(FunctionDecorator[OnConflict_co], Lock):
       is still open.
     * `on_conflict`: "raise", the default, or "skip": what a decorated function does without the
       lock. A function makes the result from the conflict.
+    * `note_ttl`, `keep_note`: how long a note of the holder is kept, by default 7 days; and
+      whether it stays after an ordinary end, by default False.
+    * `max_resumptions`: how often a note may be inherited in a row; after that, acquiring raises
+      `TooManyResumptions`. None, the default: no limit.
     * `replicas`, `replicas_timeout`: how many replicas must confirm a lease and each renewal,
       and how long they have; by default 0, and 1 second.
     * `after_loss`: when Redis has lost its data, "go", the default, gives the lock to the next

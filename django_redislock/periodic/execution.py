@@ -171,7 +171,7 @@ class JobRun:
         Returns None if the ledger has forgotten the run, or if its tick is tried again.
         """
         if error is not None and lease._lifetime.notes is not None:
-            lease._lifetime.notes.keep = True
+            lease._lifetime.notes.failed = True
         outcome, why = _outcome(lease, error)
         if outcome == RunOutcome.LOST and error is not None and self._tried_again:
             return None

@@ -4,7 +4,13 @@ Nothing here is used outside of tests. For the time of a test and in this proces
 how the package finds a server, how it asks the server, or which time it is.
 """
 
-from .assertions import assert_held, assert_locked, check_lock_order, lose_lease
+from .assertions import (
+    assert_held,
+    assert_locked,
+    assert_noted,
+    check_lock_order,
+    lose_lease,
+)
 from .memory import Memory, locks_in_memory
 from .stubs import (
     locks_always_busy,
@@ -18,6 +24,7 @@ __all__ = [
     "Memory",
     "assert_held",
     "assert_locked",
+    "assert_noted",
     "check_lock_order",
     "locks_always_busy",
     "locks_always_free",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 from unittest import mock
 
 from .. import signals
 from ..base.exceptions import LeaseLost, LockError
-from ..lease import order
+from ..lease import notes, order
 from ..lease.lease import Lease
 from ..lease.order import held_here, names_of
 from ..lease.register import Register
@@ -36,6 +37,13 @@ def assert_held(name: str) -> None:
     held = sorted({its for lease in held_here() for its in names_of(lease)})
     if not _any(held, name):
         raise AssertionError(f"{name!r} is not held here; held here: {_listed(held)}")
+
+
+def assert_noted(name: str) -> Condition[list[dict[str, Any]]]:
+    """Fail unless the block, or code that it called, noted something under a lock of this name or
+    pattern. As a context manager, returns the list of the notes in the block."""
+    validate_pattern(name)
+    return Condition(lambda: _noted(name))
 
 
 def lose_lease(what: Lease | str) -> None:
@@ -87,6 +95,25 @@ def _locked(name: str) -> Iterator[list[LockEvent]]:
     # The name of a MultiLock lists its names.
     if not _any((one for its in taken for one in (its, *its.split(", "))), name):
         raise AssertionError(f"{name!r} was not locked here; locked here: {_listed(taken)}")
+
+
+@contextmanager
+def _noted(name: str) -> Iterator[list[dict[str, Any]]]:
+    found: list[dict[str, Any]] = []
+    others: set[str] = set()
+    outer = notes.testing
+
+    def noted(its: str, content: dict[str, Any]) -> None:
+        if matches(its, name):
+            found.append(content)
+        others.add(its)
+        if outer is not None:
+            outer(its, content)
+
+    with mock.patch.object(notes, "testing", noted):
+        yield found
+    if not found:
+        raise AssertionError(f"nothing was noted of {name!r}; noted was: {_listed(others)}")
 
 
 def _any(names: Iterable[str], pattern: str) -> bool:

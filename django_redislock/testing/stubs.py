@@ -254,7 +254,7 @@ async def _grant(
             return [1, now, next(_fences), None, [], 0]
         case "work_end":
             return [1, 0, [], 0]
-        case "permits_downgrade" | "record_write":
+        case "mutex_note" | "permits_downgrade" | "record_write":
             return [1]
         case _ if script.endswith(("_extend", "_release")):
             return [1]

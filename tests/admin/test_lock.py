@@ -39,6 +39,17 @@ def cleared_once() -> None:
     )
 
 
+def test_a_note(reader: Client, redis: Redis) -> None:
+    """Whoever may look sees the progress. The note may be personal data: it needs a permission."""
+    with redis_lock("job") as lease:
+        lease.checkpoint(done=41, total=900, mail="eva@example.com")
+        page = reader.get(PAGE).content.decode()
+        assert "41 of 900, 5 %" in strip_tags(page)
+        assert "eva@example.com" not in page
+        page = client_of("iva", "view_lockstatus", "view_note").get(PAGE).content.decode()
+        assert "eva@example.com" in page.replace("<wbr>", "")
+
+
 def test_what_is_shown(operator: Client, settings: Any) -> None:
     """The page has holder, lease, waiters in order, and settings with their sources, and no
     token."""

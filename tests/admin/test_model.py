@@ -59,6 +59,7 @@ def test_permissions() -> None:
     assert {one.codename for one in found} == {
         "view_lockstatus",
         "clear_lock",
+        "view_note",
         "view_periodicjob",
         "pause_periodicjob",
         "run_periodicjob",

@@ -14,6 +14,8 @@ PAGE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
 _TABLES = {
     "lock": "A lock",
     "holder": "A holder",
+    "progress": "A progress",
+    "note": "A note",
     "waiter": "A waiter",
     "past": "The past",
     "past holder": "A past holder",

@@ -53,6 +53,9 @@ def test_keys_and_types(
     assert {lock["state"] for lock in listed["items"]} == {"held", "unknown", "stale"}
     assert say("list output", "list", "--pattern", "x").json["items"] == []
     say("show", "show", "job")
+    for noted in ({"done": 1}, {"done": 1, "total": 3}):
+        lease.checkpoint(**noted)
+        say("show", "show", "job")
     with override_settings(REDISLOCK=SETTINGS):
         config = say("config", "config", "job").json["settings"]
     assert {setting["source"] for setting in config.values()} == {"default", "REDISLOCK", "LOCKS"}

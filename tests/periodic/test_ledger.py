@@ -380,6 +380,54 @@ class TestPerforming:
         asked.ask()
         return perform(asked, lambda *args: self.lingering.append(args))
 
+    @pytest.mark.parametrize("asynchronous", [False, True])
+    def test_a_note(self, make: Make, redis: Redis, asynchronous: bool) -> None:
+        """A run that fails leaves its note to the next one; one that is done does not."""
+        seen: list[Any] = []
+
+        def job() -> None:
+            lease = current_lease()
+            seen.append((lease.inherited, lease.resumptions))
+            lease.note(cursor=len(seen))
+            if len(seen) in (1, 2):
+                raise ZeroDivisionError
+
+        async def ajob() -> None:
+            job()
+
+        its = make(ajob if asynchronous else job)
+        if asynchronous:
+            self.perform_async(its, 4)
+        else:
+            for _ in range(4):
+                self.perform(its)
+        assert seen == [(None, 0), ({"cursor": 1}, 1), ({"cursor": 2}, 2), (None, 0)]
+
+    def perform_async(self, job: Job, times: int) -> None:
+        run(ledger.known(SyncPort(server_of("default")), [job.keys]))
+
+        async def perform_all() -> None:
+            for _ in range(times):
+                asked = wanted_run(job, None)
+                asked.ask()
+                await aperform(asked, lambda *_: None)
+
+        asyncio.run(perform_all())
+
+    def test_too_many_heirs_of_a_note(self, make: Make, redis: Redis, settings: Any) -> None:
+        """The run is lost, and says why."""
+        settings.REDISLOCK = {"LOCKS": {"periodic:job": {"MAX_RESUMPTIONS": 1}}}
+
+        def job() -> None:
+            current_lease().note(cursor=1)
+            raise ZeroDivisionError
+
+        its = make(job)
+        outcomes = [self.perform(its).outcome for _ in range(3)]
+        assert outcomes == [RunOutcome.FAILED, RunOutcome.FAILED, RunOutcome.LOST]
+        assert "max_resumptions is 1" in newest().why
+        assert not redis.exists(LOCK)
+
     def test_done(self, make: Make, told: Any, caplog: pytest.LogCaptureFixture) -> None:
         """The job runs under its lock. Its end is entered and logged, and the lock is free."""
         caplog.set_level("DEBUG", "django_redislock")

@@ -14,6 +14,7 @@ from django_redislock.signals import lock_lost
 from django_redislock.testing import (
     assert_held,
     assert_locked,
+    assert_noted,
     locks_always_free,
     locks_in_memory,
     lose_lease,
@@ -31,6 +32,27 @@ def _world(request: pytest.FixtureRequest) -> Iterator[None]:
         return
     with locks_always_free() if request.param == "free" else locks_in_memory():
         yield
+
+
+class TestNoted:
+    def test_it_was(self) -> None:
+        """By name or by pattern; the notes are returned, also those that an end removes."""
+        with assert_noted("export:7") as notes, assert_noted("export:*"):
+            with redis_lock("export:7") as lease:
+                lease.note(cursor=1)
+                lease.checkpoint(cursor=2)
+        assert notes == [{"cursor": 1}, {"cursor": 2}]
+
+    def test_it_was_not(self) -> None:
+        with pytest.raises(
+            AssertionError, match=r"nothing was noted of 'job'; noted was: 'other'"
+        ):
+            with assert_noted("job"), redis_lock("other") as lease:
+                lease.note(cursor=1)
+
+    def test_bad_input(self) -> None:
+        with pytest.raises(TypeError, match="name must be a str"):
+            assert_noted(7)  # type: ignore[arg-type]
 
 
 class TestLocked:

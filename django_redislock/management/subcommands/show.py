@@ -22,6 +22,7 @@ from ..arguments import (
     add_json,
     add_limit,
     add_output,
+    add_server,
     add_using,
     command_line,
     find,
@@ -185,7 +186,8 @@ class ForgetNote:
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("name", metavar="NAME", type=name_argument, help="The lock.")
         parser.add_argument("--yes", action="store_true", help="Do it.")
-        add_using(parser)
+        add_server(parser)
+        parser.set_defaults(cache_locks=False)
 
     def handle(self, printer: Printer, options: dict[str, Any]) -> int:
         name = options["name"]
