@@ -572,6 +572,18 @@ FAULTS = [
         "tests/periodic/test_runner.py tests/periodic/test_schedule.py",
     ),
     Fault(
+        "steal: the next waiter has the lock",
+        "if ARGV[5] then\n",
+        "if false then\n",
+        "tests/test_steal.py",
+    ),
+    Fault(
+        "steal: the holder is not told why",
+        "  redis.call('SET', gone, 'cleared|' .. why, 'PX', outlives(ttl or 0))\n  if fence",
+        "  if fence",
+        "tests/test_steal.py",
+    ),
+    Fault(
         "notes: a message hands over a lock that has one",
         "fits or redis.call('EXISTS', note) == 0",
         "true",

@@ -72,8 +72,8 @@ _ELSEWHERE = {
     "cluster": "ClusterConnectionFactory OneAddressConnectionFactory",
     "commands": "LockedCommand",
     "fencing": "FencedManager FencedModel FencedQuerySet FencingTokenField",
-    "inspection": "Counts Ending HolderInfo Inspector Kind Listing LockInfo NoteInfo Page Past PastHolder "
-    "Progress State WaiterInfo inspectors",
+    "inspection": "Counts Ending HolderInfo Inspector Kind Listing LockInfo NoteInfo Page Past "
+    "PastHolder Progress State WaiterInfo inspectors",
     "periodic": "JobInfo JobState Ledger Pause RunInfo RunOutcome RunRequest job_finished "
     "job_started",
     "signals": "LockEvent lock_acquired lock_cleared lock_lost lock_not_acquired lock_released "

@@ -219,6 +219,14 @@ async def obtain(port: Port, claim: Claim, wait: float | None) -> Grant | LockNo
     return await claim.primitive.acquire(port, claim, wait)
 
 
+async def steal(port: Port, server: Server, claim: Claim, reason: str) -> Grant | LockNotAcquired:
+    """Hold `claim`, whoever holds the lock, who is told the reason."""
+    robbed: list[Holder] = []
+    got = await mutex.steal(port, claim, claim.owner, reason, robbed.append)
+    await tell_cleared(port, claim.keys, server, robbed, claim.owner, reason)
+    return got
+
+
 async def release(port: Port, claim: Claim) -> Refusal | None:
     """Release `claim`, as `Primitive.release`: by the short request, if that may do."""
     return None if await drop(port, claim) else await claim.primitive.release(port, claim)
@@ -244,8 +252,9 @@ async def acquire(
     policy: Policy,
     wait: float | None,
     hold: Callable[[Grant], T],
+    reason: str = "",
 ) -> T | LockNotAcquired:
-    """Acquire `claim`, and return what `hold` makes of the grant.
+    """Acquire `claim`, and return what `hold` makes of the grant. With a reason, steal it.
 
     If an exception ends it early, nothing is left half-acquired.
     """
@@ -253,7 +262,10 @@ async def acquire(
     claim.began = began = claim.began or port.now()
     until = waiting.end(began, wait)
     try:
-        got = await obtain(port, claim, wait)
+        if reason:
+            got = await steal(port, server, claim, reason)
+        else:
+            got = await obtain(port, claim, wait)
         if isinstance(got, LockNotAcquired):
             if claim.doubtful:
                 # A request that got no answer may still arrive, and would get the lock for

@@ -14,7 +14,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 from ..base import label, process, tokens
 from ..base.exceptions import LockError, LockNotAcquired, LockReentered
 from ..base.holder import Holder
-from ..primitives import permits
+from ..primitives import mutex, permits
 from ..primitives.contract import Claim, Grant, Primitive, Sight, run
 from ..primitives.keys import Keys, validate_name
 from ..settings import conf
@@ -260,23 +260,56 @@ class Lock(Entered):
 
     # The public twins.
 
-    def acquire(self, wait: float | None = UNSET, **unknown: object) -> Lease | None:
+    def acquire(
+        self,
+        wait: float | None = UNSET,
+        *,
+        steal: bool = False,
+        reason: str = "",
+        **unknown: object,
+    ) -> Lease | None:
         """Return a `Lease`, or None if somebody else holds the lock for all of `wait`. So look at
         the result before you write `with lease:`, or write `with redis_lock(…)`, which raises.
+
+        With `steal=True` and a `reason`, the lock is taken away from its holder, who gets
+        `LeaseRevoked` with that reason as soon as it would learn of a loss, and works on until
+        then. Waiters keep their order behind the thief. Only for a mutex of one name.
 
         Raises `LockUnavailable`, and `LockReentered` if this thread or task would wait for itself,
         or runs a block under the lock.
         """
         refuse_unknown(unknown, "acquire", WAIT)
         refuse_event_loop(self)
-        result = run(self._attempt(SyncPort, wait, whole=True))
+        why = self._reason(wait, steal, reason)
+        result = run(self._attempt(SyncPort, wait, whole=True, reason=why))
         return result if isinstance(result, Lease) else None
 
-    async def aacquire(self, wait: float | None = UNSET, **unknown: object) -> Lease | None:
+    async def aacquire(
+        self,
+        wait: float | None = UNSET,
+        *,
+        steal: bool = False,
+        reason: str = "",
+        **unknown: object,
+    ) -> Lease | None:
         """`acquire` for coroutines."""
         refuse_unknown(unknown, "aacquire", WAIT)
-        result = await self._attempt(AsyncPort, wait, whole=True)
+        why = self._reason(wait, steal, reason)
+        result = await self._attempt(AsyncPort, wait, whole=True, reason=why)
         return result if isinstance(result, Lease) else None
+
+    def _reason(self, wait: object, steal: object, reason: object) -> str:
+        """Return why the lock is stolen; "": it is not."""
+        _, why = validate_operator("", reason)
+        if validate_flag(steal, "steal") is not bool(why):
+            raise TypeError(
+                "write both, acquire(steal=True, reason='…'); the holder sees the reason"
+            )
+        if steal and wait is not UNSET:
+            raise TypeError("steal=True does not wait: leave wait= out")
+        if steal and (self._plan().primitive is not mutex or self._keys().parts):
+            raise TypeError(f"{self!r} can't be stolen: only a mutex of one name can")
+        return why
 
     if not TYPE_CHECKING:
 
@@ -400,9 +433,10 @@ class Lock(Entered):
         wait: float | None = UNSET,
         *,
         whole: bool = False,
+        reason: str = "",
     ) -> Lease | LockNotAcquired:
         """Acquire the lock, or hold once more the lease that this thread or task has. Only a
-        lease that is `whole` may be given to the user without a block."""
+        lease that is `whole` may be given to the user without a block. With a reason, steal it."""
         process.notice_fork()
         plan = self._plan()
         policy, server = plan.policy, plan.server
@@ -440,13 +474,13 @@ class Lock(Entered):
             order.check(claim, server, me, policy.lock_order)
         hold = partial(self._hold, plan, claim, me, whole)
         port: SyncPort | AsyncPort | None = None
-        if plan.straight and not known and port_type is SyncPort:
+        if plan.straight and not known and port_type is SyncPort and not reason:
             lease, port = claims.take(server, plan.terms, claim, wait, hold)
             if lease is not None:
                 return lease
         port = port or port_type(server, terms=plan.terms)
         try:
-            return await claims.acquire(port, server, claim, policy, wait, hold)
+            return await claims.acquire(port, server, claim, policy, wait, hold, reason)
         except LockError as error:
             if type(error) is not LockError or primitive.kind == "redlock":
                 raise

@@ -76,7 +76,7 @@ TTL, no token that says who owns a key, and no queue.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -422,11 +422,38 @@ async def clear(port: Port, keys: Keys, seen: Sequence[bytes], by: str, reason: 
     return [await ask(port, flag, *clearing(keys, seen, by, reason))]
 
 
-def clearing(keys: Keys, seen: Sequence[bytes], by: str, reason: str) -> Request:
+def clearing(
+    keys: Keys, seen: Sequence[bytes], by: str, reason: str, thief: Sequence[Word] = ()
+) -> Request:
     """Return the request that takes the lock away. The writer of a foreign value is told
     nothing."""
     its = keys.mutex(seen[0][:32].decode(errors="replace"))
-    return Request("mutex_clear", its, [tokens.word(), by, reason, seen[0]])
+    return Request("mutex_clear", its, [tokens.word(), by, reason, seen[0], *thief])
+
+
+async def steal(
+    port: Port, claim: Claim, by: str, reason: str, stolen: Callable[[Holder], None]
+) -> Grant | LockNotAcquired:
+    """Hold `claim`, and take the lock away from whoever holds it. Tells `stolen` who that was.
+
+    The lock changes hands in one step, so nobody gets in between; the waiters keep their order.
+    It is acquired as ever, before, since it may be free, and after, since an answer may be lost.
+    """
+    thief: list[Word] = [claim.token, milliseconds(claim.ttl), claim.says]
+    for _ in range(STEALS):
+        got = await claim.primitive.acquire(port, claim, 0)
+        if isinstance(got, Grant):
+            break
+        seen = await claim.primitive.holders(port, claim.keys)
+        claim.sent = claim.doubtful = True
+        for its in seen:
+            if await ask(port, flag, *clearing(claim.keys, [its.token], by, reason, thief)):
+                stolen(its.holder)
+    return got
+
+
+STEALS = 10
+"""How often a thief tries, if others take the lock between its look and its request."""
 
 
 def _groups(port: Port, names: Iterable[Keys]) -> dict[str, list[Keys]]:

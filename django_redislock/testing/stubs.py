@@ -229,9 +229,9 @@ async def _grant(
         case "mutex_drop" | "permits_drop":
             return [1, 1]
         case "mutex_acquire" | "permits_acquire":
-            return [1, now, 0, next(_fences)]
+            return [1, now, next(_fences)]
         case "record_acquire":
-            return [1, now, 0, next(_fences), None]
+            return [1, now, next(_fences), None]
         case "mutex_adopt" | "permits_adopt":
             return [1, next(_fences), now]
         case "timestamp_acquire":
@@ -248,7 +248,7 @@ async def _grant(
             return 0
         case "work_claim":
             return [1, [], 0]
-        case "work_confirm" | "work_sent":
+        case "mutex_clear" | "work_confirm" | "work_sent":
             return 1
         case "work_begin":
             return [1, now, next(_fences), None, [], 0]
