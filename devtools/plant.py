@@ -585,7 +585,7 @@ FAULTS = [
     ),
     Fault(
         "notes: a message hands over a lock that has one",
-        "fits or redis.call('EXISTS', note) == 0",
+        "fits or redis.call('EXISTS', noted) == 0",
         "true",
         NOTES,
     ),
@@ -609,7 +609,7 @@ FAULTS = [
     ),
     Fault(
         "notes: an ordinary end leaves it",
-        "if ARGV[4] == '1' and token_of(look(lock)) == token then redis.call('DEL', note) end",
+        "if ARGV[4] == '1' and token_of(look(lock)) == token then redis.call('DEL', noted) end",
         "",
         NOTES,
     ),

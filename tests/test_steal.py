@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -109,8 +110,13 @@ def test_an_answer_that_is_lost(held: Any, monkeypatch: pytest.MonkeyPatch, redi
 
 def test_two_thieves(held: Any, redis: Redis) -> None:
     """Each of them has it for a while, or gets None; one has it in the end."""
+    begin = threading.Barrier(4)
+
+    def steal() -> Any:
+        begin.wait(PATIENCE)
+        return redis_lock("job").acquire(steal=True, reason=WHY)
+
     with ThreadPoolExecutor(4) as pool:
-        steal = lambda: redis_lock("job").acquire(steal=True, reason=WHY)  # noqa: E731
         got = [one.result(PATIENCE) for one in [pool.submit(steal) for _ in range(4)]]
     holder = redis.get("redislock:{job}")
     assert sum(holder.startswith(one.token.encode()) for one in got if one) == 1

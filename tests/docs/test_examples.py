@@ -682,7 +682,7 @@ EXAMPLES: dict[str, list[Any]] = {
         importer,
         {"invoice:7", "row._meta.label_lower:7"},
         told,
-        set(),
+        {"import"},
         {"shop:7"},
         until_the_commit,
         {"nightly", "tree", "feed"},

@@ -2,10 +2,10 @@
 --
 -- Gives  seen(its, index, most, suspect)  {value or nil, pttl ms, number of waiters, number of
 --          holders, a broken key or "", the beginning of the note or "", ...}; {value or nil, pttl ms} is a
---          lock with one holder, for which nobody waits, without a note. Of a lock that several may hold, value and pttl are those of the holder whose
---          lease ends first, and then come {value, pttl ms, token} of up to `most`; "" is the value of a
---          holder whose record is lost. `its` are as in broken.lua; `suspect`: look for a broken key
---          even if none is beside the lock
+--          lock with one holder, for which nobody waits, without a note. Of a lock that several may hold,
+--          value and pttl are those of the holder whose lease ends first, and then come {value, pttl ms,
+--          token} of up to `most`; "" is the value of a holder whose record is lost. `its` are as in
+--          broken.lua; `suspect`: look for a broken key even if none is beside the lock
 --        looked_at  how many of several holders it has looked at until now
 -- luacheck: read globals now integer broken
 

@@ -20,6 +20,7 @@
 local lock, queue, waiters, history, gone, index, clock =
   KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local token = ARGV[1]
+local noted = ''  -- only a mutex has notes
 
 -- Redis serves nobody else while a script runs. So each script deals with so many entries of a
 -- queue, of expired holders or of the index, and leaves the others to the next script.

@@ -11,7 +11,7 @@
 --        own_inbox  the inbox of the process that asks, if the answer names those of its waiters
 --                   that were handed the lock
 -- Gives  granted    the tokens of these waiters, each with its fencing token
--- luacheck: read globals now integer note queue waiters token MINUTE MOST CLUSTER
+-- luacheck: read globals now integer noted queue waiters token MINUTE MOST CLUSTER
 
 -- A waiter to whom the lock was handed has so long to confirm it, in ms. One that was seen within that time
 -- lives, most likely, and confirms nothing.
@@ -156,7 +156,7 @@ local function hand_over(grant, caller, fits)
     elseif lately and room then
       unseen = nil
       -- A note is in no message, so whoever inherits one has to ask.
-      local knows = fits or redis.call('EXISTS', note) == 0
+      local knows = fits or redis.call('EXISTS', noted) == 0
       if knows and inbox == own_inbox then
         table.insert(granted, first)
         table.insert(granted, grant(first, ttl, ttl, says, '+'))
