@@ -10,7 +10,7 @@ import logging
 import math
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
@@ -72,6 +72,10 @@ class Peer(ABC):
     """The smallest ttl that it takes, in seconds."""
     renews: ClassVar[bool] = False
     """It keeps a lock alive for as long as its holder works."""
+    places: ClassVar[int] = 1
+    """So many places has its lock."""
+    modes: ClassVar[Mapping[str, int]] = {"": 1}
+    """In which modes it can be taken, and how many places each of them takes."""
     acquires: ClassVar[Matcher] = staticmethod(command("SET"))
     """Matches the command that takes the lock."""
 
@@ -117,6 +121,10 @@ class Peer(ABC):
     @abstractmethod
     def acquire(self, name: str, ttl: float, wait: float | None) -> Held | None:
         """Take the lock, waiting for up to `wait` seconds (None: for ever)."""
+
+    def acquire_as(self, mode: str, name: str, ttl: float, wait: float | None) -> Held | None:
+        """The same, in one of its modes."""
+        return self.acquire(name, ttl, wait)
 
 
 # Ours.
@@ -185,9 +193,18 @@ class Ours(Peer):
         return int(redis.zcard(cls.key(name) + ":queue"))
 
     def acquire(self, name: str, ttl: float, wait: float | None) -> Held | None:
-        from django_redislock import LeaseLost, redis_lock
+        return self.acquire_as("", name, ttl, wait)
 
-        lease = redis_lock(name, ttl=ttl).acquire(wait=wait)
+    def lock(self, mode: str, name: str, ttl: float) -> Any:
+        """The lock to acquire."""
+        from django_redislock import redis_lock
+
+        return redis_lock(name, ttl=ttl)
+
+    def acquire_as(self, mode: str, name: str, ttl: float, wait: float | None) -> Held | None:
+        from django_redislock import LeaseLost
+
+        lease = self.lock(mode, name, ttl).acquire(wait=wait)
         if lease is None:
             return None
         held = _OurLease(lease, LeaseLost)

@@ -8,4 +8,5 @@
     history.py    the common journal, and what it says of each attempt
     linearize.py  whether there is an order in which a plain lease would have answered the same
     checker.py    the rules, and the figures
+    story.py      histories that tests write by hand
 """

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -20,13 +21,13 @@ from redis import Redis
 
 from devtools.redis_server import RedisServer
 from django_redislock.base.clock import now
-from tests.faults.proxy import Fault, Proxy
+from tests.faults.proxy import Fault, Proxy, Rule
 from tests.peers.adapters import Ours, Peer
 from tests.peers.forkserver import CONTEXT
 from tests.waiting import PATIENCE
 
 from .checker import Verdict, check
-from .history import History, Journal, Reader, read
+from .history import Event, History, Journal, Reader, read
 from .register import RegisterServer
 from .worker import NAME, Task, take_once, work
 
@@ -36,6 +37,8 @@ INDEX = b"redislock:index"
 """It forgets a lease that has ended by itself when others are written down a minute later."""
 UNTOLD = b"redislock:untold"
 """How many handovers no message announced: a process that is stopped may read one too late."""
+GUARD = b"redislock:guard"
+"""Since when nothing was lost, if locks wait after a loss."""
 CLAIM_WINDOW = 1.0
 """For so long a lock may be promised to a waiter that was killed (lua/queue.lua)."""
 
@@ -52,11 +55,17 @@ class Plan:
     """The share of rounds in which it is stopped, for between 1/4 and 5/2 of the lease."""
     lost: float = 0.0
     """The share of replies that are lost: half of them with a reset, half of them in silence."""
+    restarts: float = 0.0
+    """Seconds between two restarts of the server, on average; 0: there is none."""
+    keeps: bool = True
+    """Whether a restart keeps the data."""
     late: float = 0.0
     """Seconds by which messages to waiters come later, at most."""
     section: tuple[float, float] = (0.005, 0.025)
     long: float = 0.03
     """The share of sections that need renewals, if there are faults."""
+    waits: tuple[int, int, int] = (8, 1, 1)
+    """How often they wait for as long as it takes, try once, and give up soon."""
     seed: int = 1
 
     @property
@@ -65,22 +74,33 @@ class Plan:
 
     @property
     def faults(self) -> bool:
-        return bool(self.kills or self.stops or self.lost)
+        return bool(self.kills or self.stops or self.lossy)
+
+    @property
+    def lossy(self) -> bool:
+        """Whether a process may not hear of what the server has done."""
+        return bool(self.lost or self.restarts)
 
 
 def torture(plan: Plan) -> History:
     """Let them hammer one lock, and return what they saw."""
-    with tempfile.TemporaryDirectory() as directory, RedisServer(tcp_port=0) as server:
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        RedisServer(tcp_port=0, args=_persistence(plan, directory)) as server,
+    ):
         path = Path(directory) / "journal"
         with Proxy(server, seed=plan.seed) as proxy:
             url = f"redis://127.0.0.1:{server.tcp_port}/0"
+            rules = []
             if plan.lost or plan.late:
-                _lose(proxy, plan.lost)
+                rules = _lose(proxy, plan.lost)
                 proxy.late = (0.0, plan.late)
                 url = proxy.url
-            _Arena(plan, path, url).run()
+            _Arena(plan, path, url, server).run()
         _look(plan, path, server)
-        return read(path)
+        history = read(path)
+        history.counts["lose"] = sum(rule.count for rule in rules)
+        return history
 
 
 def judge(plan: Plan, history: History, *, unit: str = "seconds") -> Verdict:
@@ -89,20 +109,31 @@ def judge(plan: Plan, history: History, *, unit: str = "seconds") -> Verdict:
         processes=plan.processes,
         orphan=plan.ttl + CLAIM_WINDOW,
         fair="" if plan.faults else unit,
+        places=plan.peer.places,
+        lossy=plan.lossy,
     )
+
+
+def _persistence(plan: Plan, directory: str) -> list[str]:
+    """A server that is restarted remembers all that it has answered, if it keeps the data."""
+    if not (plan.restarts and plan.keeps):
+        return []
+    return ["--dir", directory, "--appendonly", "yes", "--appendfsync", "always"]
 
 
 HANDSHAKE = {b"HELLO", b"CLIENT", b"AUTH", b"SELECT", b"PING", b"SUBSCRIBE", b"UNSUBSCRIBE"}
 
 
-def _lose(proxy: Proxy, share: float) -> None:
+def _lose(proxy: Proxy, share: float) -> list[Rule]:
     """Lose replies of commands; what a connection begins with is left alone."""
 
     def counts(words: list[bytes]) -> bool:
         return words[0].upper() not in HANDSHAKE
 
-    for fault, chance in ((Fault.RESET_AFTER, share / 2), (Fault.LOSE_REPLY, share / 2)):
-        proxy.on(counts, fault, times=10**9, chance=chance)
+    return [
+        proxy.on(counts, fault, times=10**9, chance=share / 2)
+        for fault in (Fault.RESET_AFTER, Fault.LOSE_REPLY)
+    ]
 
 
 def _look(plan: Plan, path: Path, server: RedisServer) -> None:
@@ -114,7 +145,7 @@ def _look(plan: Plan, path: Path, server: RedisServer) -> None:
         left = [key for key in (lock, *plan.peer.transient(NAME)) if redis.exists(key)]
         # What keeps account of a lease that ended without a release is put right by the next one.
         url = f"redis://127.0.0.1:{server.tcp_port}/0"
-        process = CONTEXT.Process(target=take_once, args=(plan.peer, url), daemon=True)
+        process = CONTEXT.Process(target=take_once, args=(plan.peer, url, plan.ttl), daemon=True)
         process.start()
         process.join(PATIENCE)
         if process.exitcode != 0:
@@ -122,7 +153,7 @@ def _look(plan: Plan, path: Path, server: RedisServer) -> None:
             process.kill()
             process.join()
         lasting = {key for key in redis.keys("*") if redis.ttl(key) == -1}
-        left += [key.decode() for key in lasting - {CLOCK, INDEX, UNTOLD}]
+        left += [key.decode() for key in lasting - {CLOCK, INDEX, UNTOLD, GUARD}]
         millis = redis.time()[0] * 1000
         left += [name.decode() for name in redis.zrangebyscore(INDEX, millis, "+inf")]
     journal.write("left", keys=left)
@@ -130,8 +161,9 @@ def _look(plan: Plan, path: Path, server: RedisServer) -> None:
 
 
 class _Arena:
-    def __init__(self, plan: Plan, journal: Path, url: str) -> None:
+    def __init__(self, plan: Plan, journal: Path, url: str, server: RedisServer) -> None:
         self._plan = plan
+        self._server = server
         self._journal = Journal(journal, "arena")
         self._task = Task(
             peer=plan.peer,
@@ -143,6 +175,7 @@ class _Arena:
             section=plan.section,
             # A long section would make the wait behind it as long, and fairness hard to see.
             long=plan.long if plan.faults else 0.0,
+            waits=plan.waits,
             until=now() + plan.seconds,
             seed=plan.seed,
         )
@@ -155,7 +188,10 @@ class _Arena:
             try:
                 for _ in range(self._plan.processes):
                     self._start()
-                with Monkey(self._plan, self._task.journal, self._workers):
+                with (
+                    Monkey(self._plan, self._task.journal, self._workers),
+                    Restarts(self._plan, self._task.journal, self._server),
+                ):
                     while (left := self._task.until - now()) > 0:
                         self._reap(left)
                         while len(self._workers) < self._plan.processes:
@@ -188,6 +224,36 @@ class _Arena:
                 del self._workers[who]
 
 
+class Restarts:
+    """Kills the server now and then, and starts it again."""
+
+    def __init__(self, plan: Plan, journal: Path, server: RedisServer) -> None:
+        self._mean = plan.restarts
+        self._server = server
+        self._journal = Journal(journal, "restarts")
+        self._dice = random.Random(plan.seed)
+        self._enough = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Self:
+        if self._mean:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._enough.set()
+        if self._mean:
+            self._thread.join()
+        self._journal.close()
+
+    def _run(self) -> None:
+        while not self._enough.wait(self._dice.uniform(0.5, 1.5) * self._mean):
+            self._journal.write("restart")
+            self._server.stop()
+            self._enough.wait(self._dice.uniform(0.0, 0.2))
+            self._server.start()
+
+
 class Monkey:
     """Follows the journal, and now and then strikes who asks for the lock or has got it."""
 
@@ -196,7 +262,6 @@ class Monkey:
         self._reader = Reader(journal)
         self._journal = Journal(journal, "monkey")
         self._workers = workers
-        self._dice = random.Random(plan.seed)
         self._planned: list[tuple[float, int, Callable[[str], Any], str]] = []
         self._stopped: set[str] = set()
         self._enough = threading.Event()
@@ -218,17 +283,22 @@ class Monkey:
             for event in self._reader.news():
                 if event["what"] == "ask":
                     # Up to as long as one usually waits.
-                    self._consider(event["who"], self._plan.processes * self._plan.section[1])
+                    self._consider(event, self._plan.processes * self._plan.section[1])
                 elif event["what"] == "granted":
-                    self._consider(event["who"], self._plan.section[1])
+                    self._consider(event, self._plan.section[1])
             while self._planned and self._planned[0][0] <= now():
                 _, _, strike, who = heapq.heappop(self._planned)
                 strike(who)
 
-    def _consider(self, who: str, within: float) -> None:
-        for strike, share in ((self._kill, self._plan.kills), (self._stop, self._plan.stops)):
-            if self._dice.random() < share / 2:
-                self._later(self._dice.uniform(0, within), strike, who)
+    def _consider(self, event: Event, within: float) -> None:
+        """Decide what becomes of one process here. A seed always decides the same."""
+        who, number = event["who"], event["number"]
+        dice = random.Random(f"{self._plan.seed} {who} {number} {event['what']}")
+        if dice.random() < self._plan.kills / 2:
+            self._later(dice.uniform(0, within), self._kill, who)
+        if dice.random() < self._plan.stops / 2:
+            length = dice.uniform(0.25, 2.5) * self._plan.ttl
+            self._later(dice.uniform(0, within), partial(self._stop, seconds=length), who)
 
     def _later(self, seconds: float, strike: Callable[[str], Any], who: str) -> None:
         heapq.heappush(self._planned, (now() + seconds, len(self._planned), strike, who))
@@ -250,11 +320,11 @@ class Monkey:
         self._signal(who, signal.SIGKILL)
         self._stopped.discard(who)
 
-    def _stop(self, who: str) -> None:
+    def _stop(self, who: str, seconds: float) -> None:
         if who not in self._stopped and self._signal(who, signal.SIGSTOP):
             self._stopped.add(who)
             self._journal.write("stop", whom=who)
-            self._later(self._dice.uniform(0.25, 2.5) * self._plan.ttl, self._continue, who)
+            self._later(seconds, self._continue, who)
 
     def _continue(self, who: str) -> None:
         if who in self._stopped:

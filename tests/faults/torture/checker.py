@@ -1,6 +1,7 @@
 """The rules that a history has to keep, and what else there is to say of it. Pure functions.
 
-    exclusive     no two leases were valid at the same time, as their holders saw it
+    exclusive     no more leases were valid at the same time than the lock has places, as their
+                  holders saw it
     linearizable  a plain lease could have given the same answers (linearize.py)
     tokens        fencing tokens strictly grow in order of grant
     fence         the register refused every stale write, and no other
@@ -53,11 +54,18 @@ class Verdict:
 
 
 def check(
-    history: History, *, processes: int, orphan: float, fair: Literal["", "seconds", "turns"] = ""
+    history: History,
+    *,
+    processes: int,
+    orphan: float,
+    fair: Literal["", "seconds", "turns"] = "",
+    places: int = 1,
+    lossy: bool = False,
 ) -> Verdict:
     """Hold a history against all rules.
 
     `orphan` is for how long the lock may be held for a process that was killed while it asked.
+    The lock has so many `places`. If replies got lost, the history is `lossy`.
     Where there were no faults, waiting has to be `fair`: measured in seconds, or in turns, which
     a busy machine does not make longer.
     """
@@ -73,9 +81,12 @@ def check(
     def find(rule: str, problems: Iterator[str] | list[str]) -> None:
         verdict.problems += [Problem(rule, what) for what in problems]
 
-    find("exclusive", overlaps(granted))
-    find("linearizable", linearize.violations(history.attempts, orphan=orphan))
-    find("tokens", misordered(granted))
+    find("exclusive", overlaps(granted, places))
+    find(
+        "linearizable",
+        linearize.violations(history.attempts, orphan=orphan, places=places, lossy=lossy),
+    )
+    find("tokens", misordered(granted, places))
     find("fence", fence(history, verdict))
     find("fair", unfair(granted, fair))
     find("starved", starved(history, granted, processes, verdict))
@@ -83,24 +94,27 @@ def check(
     return verdict
 
 
-def overlaps(granted: list[Attempt]) -> Iterator[str]:
+def overlaps(granted: list[Attempt], places: int) -> Iterator[str]:
     """Leases that were valid at the same time. `granted` is in order of `valid_from`."""
-    before: Attempt | None = None  # of those so far, the one that is valid longest
+    holders: list[Attempt] = []
     for attempt in granted:
         if not attempt.valid:
             continue
-        if before is not None and attempt.valid_from < before.valid_until:
-            both = min(attempt.valid_until, before.valid_until) - attempt.valid_from
-            yield f"{attempt} and {before} were valid together for {both:.6f} s"
-        if before is None or attempt.valid_until > before.valid_until:
-            before = attempt
+        holders = [other for other in holders if other.valid_until > attempt.valid_from]
+        if sum(other.places for other in holders) + attempt.places > places:
+            both = min(attempt.valid_until, *(other.valid_until for other in holders))
+            others = ", ".join(map(str, holders))
+            seconds = both - attempt.valid_from
+            yield f"{attempt} and {others} were valid together for {seconds:.6f} s"
+        holders.append(attempt)
 
 
 def surely_after(attempt: Attempt, other: Attempt) -> bool:
     """Whether `attempt` was granted after `other`, as far as the history can tell.
 
     Either it asked when the other one had its answer already. Or both were valid, and then one
-    after the other. But an answer that came too late to be valid says little of the order.
+    after the other: writers are alone. But an answer that came too late to be valid says little of
+    the order.
     """
     assert other.answered is not None
     if attempt.asked > other.answered:
@@ -108,16 +122,17 @@ def surely_after(attempt: Attempt, other: Attempt) -> bool:
     return attempt.valid and other.valid and attempt.valid_from > other.valid_from
 
 
-def misordered(granted: list[Attempt]) -> Iterator[str]:
+def misordered(granted: list[Attempt], places: int) -> Iterator[str]:
     """Tokens that do not grow in order of grant. `granted` is in order of `valid_from`."""
     fenced = [attempt for attempt in granted if attempt.token is not None]
     for before, after in pairwise(sorted(fenced, key=_token)):
         if before.token == after.token:
             yield f"{before} and {after} have the same token"
-    # Among those that were valid, the order is that of the answers; among all, a request
-    # that came after an answer has the larger token.
+    # Among those that were valid one after the other, the order is that of the answers; among
+    # all, a request that came after an answer has the larger token.
     for before, after in pairwise([attempt for attempt in fenced if attempt.valid]):
-        if _token(after) < _token(before):
+        alone = before.places + after.places > places
+        if alone and _token(after) < _token(before):
             yield f"{after} was granted after {before} with a smaller token"
     newest: Attempt | None = None
     answered = 0

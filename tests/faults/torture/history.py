@@ -67,6 +67,10 @@ class Attempt:
     asked: float
     patient: bool = True
     """It waits until it has it; else it may be refused."""
+    waits: bool = True
+    """It waits at all, and so may be promised the lock."""
+    places: int = 1
+    """How many places of the lock it wants: a writer wants all."""
     answered: float | None = None
     outcome: str = ""
     """"granted", "refused", or "failed": an error, so nobody knows what the server has done.
@@ -109,6 +113,22 @@ class Attempt:
     def valid(self) -> bool:
         """Whether its holder could believe in it for a moment: not when the answer came late."""
         return self.granted and self.valid_until > self.valid_from
+
+    @property
+    def over_from(self) -> float:
+        """The earliest moment at which its lease can have ended on the server."""
+        if not self.release:
+            return self.valid_until
+        assert self.given is not None
+        return self.ends if self.release == "lost" else min(self.given, self.ends)
+
+    def over_by(self, orphan: float) -> float:
+        """The latest such moment, if a lease ends `orphan` seconds after nobody renews it."""
+        if self.release in ("released", "lost"):
+            assert self.returned is not None
+            return self.returned
+        last = self.killed if self.given is None else self.given
+        return math.inf if last is None else last + orphan
 
     @property
     def waited(self) -> float:
@@ -155,7 +175,14 @@ def build(events: Iterable[Event]) -> History:
         who, what, at = event["who"], event["what"], event["at"]
         history.counts[what] = history.counts.get(what, 0) + 1
         if what == "ask":
-            attempt = Attempt(who, event["number"], at, patient=event["patient"])
+            attempt = Attempt(
+                who,
+                event["number"],
+                at,
+                patient=event["patient"],
+                waits=event["waits"],
+                places=event["places"],
+            )
             attempts[who, attempt.number] = latest[who] = attempt
             history.attempts.append(attempt)
         elif what in ("granted", "refused", "failed"):
@@ -190,6 +217,34 @@ def build(events: Iterable[Event]) -> History:
         if attempt is latest[attempt.who] and attempt.given is None:
             attempt.killed = killed.get(attempt.who)
     return history
+
+
+def excused(attempts: Iterable[Attempt], *, orphan: float, lossy: bool) -> set[Attempt]:
+    """The refusals for which there may be a reason that the history does not show.
+
+    The lock may be held for an attempt that never heard of it: until `orphan` seconds after it
+    was killed or failed, or, if replies got lost, gave up. And it may be promised to one that
+    waits: nobody passes a waiter.
+    """
+    attempts = list(attempts)
+    reasons = []
+    for other in attempts:
+        if other.outcome in ("", "failed"):
+            last = other.killed if other.answered is None else other.answered
+            reasons.append((other, math.inf if last is None else last + orphan))
+        elif lossy and not other.granted:
+            assert other.answered is not None
+            reasons.append((other, other.answered + orphan))
+        elif lossy or other.waits:
+            assert other.answered is not None
+            reasons.append((other, other.answered))
+    return {
+        attempt
+        for attempt in attempts
+        if attempt.outcome == "refused" and attempt.answered is not None
+        for other, until in reasons
+        if other is not attempt and other.asked <= attempt.answered and attempt.asked <= until
+    }
 
 
 def _believes(attempt: Attempt, ends: float | None) -> None:

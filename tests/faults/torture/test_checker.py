@@ -7,71 +7,16 @@ import math
 import os
 import signal
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
 
 from tests.faults.torture import linearize
-from tests.faults.torture.checker import Verdict, check
-from tests.faults.torture.history import SIZE, History, Journal, Reader, build, read
+from tests.faults.torture.history import SIZE, Journal, Reader, read
 from tests.faults.torture.register import Register, RegisterServer, Writer
+from tests.faults.torture.story import Story
 from tests.peers.forkserver import CONTEXT
 from tests.waiting import eventually
-
-
-class Story:
-    """A history by hand. Times are whole seconds, as far as one can choose."""
-
-    def __init__(self) -> None:
-        self._events: list[dict[str, Any]] = []
-        self._numbers: dict[str, int] = {}
-        self._token = 0
-        self.left: list[str] | None = []
-
-    def event(self, at: float, who: str, what: str, **fields: Any) -> None:
-        self._events.append({"at": at, "who": who, "what": what, **fields})
-
-    def ask(self, who: str, at: float, *, patient: bool = True) -> None:
-        self._numbers[who] = self._numbers.get(who, 0) + 1
-        self.event(at, who, "ask", number=self._numbers[who], patient=patient)
-
-    def grant(
-        self,
-        who: str,
-        at: float,
-        *,
-        asked: float,
-        ends: float | None,
-        token: int | None = None,
-    ) -> None:
-        """Asked then, and told at `at` that it holds the lock until `ends`."""
-        self.ask(who, asked)
-        self._token += 1
-        self.event(at, who, "granted", ends=ends, token=token or self._token)
-
-    def write(self, who: str, *, accepted: bool = True) -> None:
-        number = self._numbers[who]
-        self.event(0, "register", "write", writer=who, number=number, accepted=accepted)
-
-    def release(self, who: str, at: float, *, until: float, told: str = "released") -> None:
-        self.event(at, who, "give")
-        self.event(until, who, told)
-
-    def refuse(self, who: str, at: float, *, asked: float) -> None:
-        self.ask(who, asked, patient=False)
-        self.event(at, who, "refused")
-
-    def history(self) -> History:
-        if self.left is not None:
-            self.event(1000, "arena", "left", keys=self.left)
-        self.event(1000, "arena", "end")
-        return build(self._events)
-
-    def verdict(self, fair: Literal["", "seconds", "turns"] = "") -> Verdict:
-        return check(self.history(), processes=3, orphan=5, fair=fair)
-
-    def broken(self, fair: Literal["", "seconds", "turns"] = "") -> set[str]:
-        return {problem.rule for problem in self.verdict(fair).problems}
 
 
 @pytest.fixture
@@ -337,7 +282,7 @@ def test_a_journal_can_be_followed(tmp_path: Path) -> None:
     """Each record is news once."""
     path = tmp_path / "journal"
     journal, reader = Journal(path, "A"), Reader(path)
-    journal.write("ask", at=1.0, number=1, patient=True)
+    journal.write("ask", at=1.0, number=1, patient=True, waits=True, places=1)
     assert [event["what"] for event in reader.news()] == ["ask"]
     assert reader.news() == []
     journal.write("granted", at=2.0, token=7, ends=12.0)

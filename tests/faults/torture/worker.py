@@ -32,6 +32,8 @@ class Task:
     """Seconds that a section lasts, at least and at most."""
     long: float
     """The share of sections that last for several leases, and need renewals."""
+    waits: tuple[int, int, int]
+    """How often they wait for as long as it takes, try once, and give up soon."""
     until: float
     """When to begin no more rounds, on the common clock."""
     seed: int
@@ -45,9 +47,10 @@ def work(task: Task, who: str) -> None:
         worker.round()
 
 
-def take_once(peer: type[Peer], url: str) -> None:
-    """Take the lock when nobody else wants it, and give it back."""
-    held = peer(url).acquire(NAME, 30.0, 0)
+def take_once(peer: type[Peer], url: str, ttl: float) -> None:
+    """Take the whole lock when nobody else wants it, and give it back."""
+    mode = max(peer.modes, key=lambda mode: peer.modes[mode])
+    held = peer(url).acquire_as(mode, NAME, ttl, 0)
     assert held is not None
     held.release()
 
@@ -64,18 +67,29 @@ class _Worker:
     def round(self) -> None:
         """Ask for the lock, and with it, go through the section."""
         self._number += 1
-        # Most wait for as long as it takes; some try once, or give up soon.
-        [wait] = self._dice.choices([None, 0, 1.5 * self._task.lease], [8, 1, 1])
-        self._journal.write("ask", number=self._number, patient=wait is None)
+        [wait] = self._dice.choices([None, 0, 1.5 * self._task.lease], self._task.waits)
+        mode = self._dice.choice(list(self._peer.modes))
+        self._alone = self._peer.modes[mode] == self._peer.places
+        self._journal.write(
+            "ask",
+            number=self._number,
+            patient=wait is None,
+            waits=wait != 0,
+            places=self._peer.modes[mode],
+        )
         try:
-            held = self._peer.acquire(NAME, self._task.lease, wait)
+            held = self._peer.acquire_as(mode, NAME, self._task.lease, wait)
         except Exception as error:
             self._journal.write("failed", error=type(error).__name__)
             held = None
         else:
             if held is not None:
                 self._journal.write(
-                    "granted", at=now(), token=held.fencing_token, ends=held.ends()
+                    "granted",
+                    at=now(),
+                    number=self._number,
+                    token=held.fencing_token,
+                    ends=held.ends(),
                 )
                 self._section(held)
                 return
@@ -85,10 +99,10 @@ class _Worker:
     def _section(self, held: Held) -> None:
         """Write at the beginning and at the end, and never ask whether the lock is still ours:
         what comes late is for the register to refuse."""
-        self._writer.write(self._number, held.fencing_token)
+        self._write(held)
         time.sleep(self._length())
         self._journal.write("step", ends=held.ends())
-        self._writer.write(self._number, held.fencing_token)
+        self._write(held)
         self._journal.write("give")
         try:
             held.release()
@@ -98,6 +112,11 @@ class _Worker:
             self._journal.write("unsure", error=type(error).__name__)
         else:
             self._journal.write("released")
+
+    def _write(self, held: Held) -> None:
+        """Only who is alone writes: the others' tokens say nothing of whose turn it is."""
+        if self._alone:
+            self._writer.write(self._number, held.fencing_token)
 
     def _length(self) -> float:
         """Most sections are much shorter than the lease: only a renewed one could be longer."""
