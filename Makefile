@@ -11,7 +11,7 @@ PARALLEL := -n auto --dist worksteal
 RUN := $(VENV)/bin/python
 INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo tour test check fix lint coverage torture fleet model peers bench bench-quick screenshots
+.PHONY: help demo tour test check fix lint coverage torture prove fleet model peers bench bench-quick screenshots
 .DEFAULT_GOAL := help
 # pip can't run twice in one environment.
 .NOTPARALLEL:
@@ -60,6 +60,9 @@ dist: $(VENV)/.dist ## sdist and wheel into dist/, as a release has them
 torture: $(VENV)/.test ## eight processes, killed and stopped, with 0, 3 and 10 % of replies lost
 	$(RUN) -m tests.faults.torture --seconds 30 --lost 0 3 10 $(ARGS)
 
+prove: $(VENV)/.prove ## ten minutes of kills, stops, lost replies and restarts, judged twice; docs/proof.md
+	$(RUN) -m tests.proof $(ARGS)
+
 fleet: $(VENV)/.test ## five schedulers with shifted clocks, ten times; needs libfaketime
 	$(RUN) -m tests.periodic.fleet --times 10 $(ARGS)
 
@@ -95,6 +98,11 @@ $(VENV)/.coverage: $(VENV)/.test
 	@echo "Installing coverage into $(VENV)"
 	@$(INSTALL) --editable . --group test --group coverage
 	@touch $@
+
+$(VENV)/.prove: pyproject.toml $(VENV)/.pip
+	@echo "Installing what the proof needs into $(VENV)"
+	@$(INSTALL) --editable '.[server]' --group prove
+	@touch $(VENV)/.server $@
 
 $(VENV)/.peers: $(VENV)/.test
 	@echo "Installing the libraries to compare with into $(VENV)"

@@ -1,0 +1,110 @@
+"""Record histories under all nemeses, judge them twice, and plant faults in them.
+
+    python -m tests.proof                             ten minutes
+    python -m tests.proof --seconds 120 --seed 7      a slice, with the dice of an earlier run
+    python -m tests.proof --only mutex kill           what has all of these words in its name
+    python -m tests.proof --export history.edn        writes the histories, too: .edn or .json
+    python -m tests.proof --write                     puts the page into docs/proof.md
+
+Ends with 0 if nothing happened that was not promised and each fault was refused, and else with 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from devtools import pages
+from tests.faults.torture.arena import torture
+from tests.peers.forkserver import CONTEXT
+
+from . import export
+from .court import Run, plan_of, verdict
+from .nemeses import PROMISES, Promise
+from .page import name, page
+from .planted import FAULTS, plant
+
+PAGE = Path(__file__).parents[2] / "docs" / "proof.md"
+LONGEST = 6.0
+"""Seconds of one run: more runs have more beginnings, and short histories are judged sooner."""
+AROUND = 2.5
+"""Seconds that a run takes besides: for the server, and until the last leases have ended."""
+PLANTING = 0.85
+"""The share of the time in which histories are recorded; the rest is for planted faults."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.proof",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--seconds", type=float, default=600)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
+    parser.add_argument("--jobs", type=int, default=2, help="histories at the same time")
+    parser.add_argument("--only", nargs="*", default=[], metavar="WORD")
+    parser.add_argument("--export", type=Path, metavar="FILE")
+    parser.add_argument("--write", action="store_true")
+    given = parser.parse_args(arguments)
+    if given.export and given.export.suffix not in (".edn", ".json"):
+        parser.error(f"--export {given.export}: the name has to end with .edn or .json")
+    promises = [one for one in PROMISES if all(word in name(one) for word in given.only)]
+    if not promises:
+        parser.error(f"--only {' '.join(given.only)}: nothing has such a name")
+
+    began = time.monotonic()
+    runs = [*record(promises, given.seconds, given.seed, given.jobs)]
+    planted = [*plant(runs, given.seed)]
+    text = page(runs, planted, given.seed, time.monotonic() - began)
+    sys.stdout.write(f"{text}\n\n")
+    if given.export:
+        export.write_all(runs, given.export)
+    if given.write:
+        before = pages.replace(PAGE.read_text(encoding="utf-8"), "promises", promises())
+        PAGE.write_text(pages.replace(before, "proof", text), encoding="utf-8")
+
+    wrong = [f"{name(run.promise)}: {what}" for run in runs for what in run.violations]
+    wrong += [
+        f"{one.fault}, {one.kind.title}: not refused" for one in planted if not one.refused_by
+    ]
+    if not given.only:
+        nowhere = set(FAULTS) - {one.fault for one in planted}
+        wrong += [f"{fault}: there was no place for it" for fault in sorted(nowhere)]
+    sys.stdout.writelines(f"- {what}\n" for what in wrong)
+    sys.stdout.write(
+        f'NOT AS PROMISED. The same dice: make prove ARGS="--seed {given.seed}"\n'
+        if wrong
+        else "As promised, and each planted fault was refused.\n"
+    )
+    return int(bool(wrong))
+
+
+def record(promises: Sequence[Promise], seconds: float, seed: int, jobs: int) -> Iterator[Run]:
+    """Go through all promises, at least once and for at least a second each."""
+    warm = CONTEXT.Process(target=time.time)  # the first process waits until all is imported
+    warm.start()
+    warm.join()
+    share = PLANTING * seconds * jobs / len(promises)
+    each = min(LONGEST, max(1.0, share - AROUND))
+    # In every other run nobody waits. Then nobody can be refused because of a waiter.
+    todo = [
+        (promise, plan_of(promise, seconds=each, seed=seed + turn, tries=(number + turn) % 2 == 1))
+        for turn in range(max(1, int(share / (each + AROUND))))
+        for number, promise in enumerate(promises)
+    ]
+    # Most of the time is spent asleep, in leases. Only this thread uses z3, which allows only one.
+    with ThreadPoolExecutor(jobs) as pool:
+        histories = pool.map(torture, [plan for _, plan in todo])
+        for (promise, plan), history in zip(todo, histories, strict=True):
+            run = Run(promise, plan, history, verdict(plan, history))
+            sys.stderr.write(f"{name(promise)}: {run.operations} operations\n")
+            yield run
+
+
+if __name__ == "__main__":
+    sys.exit(main())

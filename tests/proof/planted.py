@@ -1,0 +1,199 @@
+"""Faults that are written into recorded histories, to see whether the judges refuse them.
+
+Each fault is a function that changes a history, and returns whether the history had a place for
+it.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise, product
+from typing import NamedTuple
+
+from tests.faults.torture.history import Attempt, History, Write
+from tests.peers.adapters import Peer
+
+from .court import Run, verdict
+
+Kind = type[Peer]
+Fault = Callable[[History, random.Random, Kind], bool]
+
+LONG = 5.0
+"""Seconds after which nothing is left of a process that was killed: longer than any ttl here."""
+
+
+class Planted(NamedTuple):
+    """A fault in a history, and which judges have refused that."""
+
+    fault: str
+    kind: Kind
+    refused_by: list[str]
+
+
+def plant(runs: Sequence[Run], seed: int) -> Iterator[Planted]:
+    """Plant each fault in the smallest histories of each kind, one with waiters and one without.
+
+    Not in those where replies got lost: these leave more in doubt, and so refuse less.
+    """
+    smallest: dict[tuple[Kind, object], Run] = {}
+    for run in sorted(runs, key=lambda run: -run.operations):
+        if not run.plan.lossy and not run.violations:
+            smallest[run.promise.kind, run.plan.waits] = run
+    for (fault, change), run in product(FAULTS.items(), smallest.values()):
+        changed = copy.deepcopy(run.history)
+        if change(changed, random.Random(f"{seed} {fault}"), run.promise.kind):
+            yield Planted(fault, run.promise.kind, verdict(run.plan, changed).refused_by)
+
+
+def _valid(history: History) -> list[Attempt]:
+    """The leases that were valid, in the order in which their holders knew."""
+    valid = [attempt for attempt in history.attempts if attempt.valid]
+    return sorted(valid, key=lambda attempt: attempt.valid_from)
+
+
+def _in_turn(history: History, kind: Kind) -> list[tuple[Attempt, Attempt]]:
+    """Two leases that exclude each other, one after the other."""
+    return [
+        (one, other)
+        for one, other in pairwise(_valid(history))
+        if one.places + other.places > kind.places
+    ]
+
+
+def release_later(history: History, dice: random.Random, kind: Kind) -> bool:
+    """The release of one lease is moved into the validity of the next one."""
+    found = [
+        (one, other)
+        for one, other in _in_turn(history, kind)
+        if one.release == "released" and one.ends > other.valid_from
+    ]
+    if found:
+        one, other = dice.choice(found)
+        one.given = one.returned = (other.valid_from + min(one.ends, other.valid_until)) / 2
+    return bool(found)
+
+
+def tokens_swapped(history: History, dice: random.Random, kind: Kind) -> bool:
+    """Two leases have each other's fencing tokens."""
+    if found := _in_turn(history, kind):
+        one, other = dice.choice(found)
+        one.token, other.token = other.token, one.token
+    return bool(found)
+
+
+def token_twice(history: History, dice: random.Random, kind: Kind) -> bool:
+    """Two leases have one fencing token."""
+    if found := [*pairwise(_valid(history))]:
+        one, other = dice.choice(found)
+        other.token = one.token
+    return bool(found)
+
+
+def refused_while_free(history: History, dice: random.Random, kind: Kind) -> bool:
+    """Somebody is refused while nobody holds the lock, or asks for it, or has just died."""
+    begin, end = dice.choice([*_gaps(history)])
+    asked, answered = begin + (end - begin) / 3, begin + (end - begin) / 2
+    refusal = Attempt("planted", 1, asked, patient=False, waits=False, places=kind.places)
+    refusal.answered, refusal.outcome = answered, "refused"
+    history.attempts.append(refusal)
+    return True
+
+
+def _gaps(history: History) -> Iterator[tuple[float, float]]:
+    """When nothing is under way; the last one is after the end."""
+    quiet = math.inf
+    for attempt in sorted(history.attempts, key=lambda attempt: attempt.asked):
+        if quiet < attempt.asked:
+            yield quiet, attempt.asked
+        known = attempt.outcome == "refused" or attempt.release == "released"
+        last = attempt.returned or attempt.given or attempt.answered or attempt.asked
+        over = last if known else max(last, attempt.killed or 0) + LONG
+        quiet = over if quiet == math.inf else max(quiet, over)
+    yield history.ended + LONG, history.ended + 2 * LONG
+
+
+def _moments(history: History) -> Iterator[tuple[list[Attempt], float, float]]:
+    """Who held it together, and from when until when at least."""
+    holders: list[Attempt] = []
+    for attempt in _valid(history):
+        since = attempt.valid_from
+        holders = [*(other for other in holders if other.valid_until > since), attempt]
+        yield holders, since, min(holder.valid_until for holder in holders)
+
+
+def _beside(mode: Callable[[Iterable[int]], int], *, dead: bool = False) -> Fault:
+    """Somebody is granted the lock, in its largest or smallest mode, where there is no place for
+    it. With `dead`, the last holder was killed, and its lease has not ended yet."""
+
+    def plant(history: History, dice: random.Random, kind: Kind) -> bool:
+        places = mode(kind.modes.values())
+        found = []
+        for holders, told, until in _moments(history):
+            since = (holders[-1].killed or until) if dead else told
+            if since < until and sum(one.places for one in holders) + places > kind.places:
+                found.append((holders, since, until))
+        if found:
+            holders, since, until = dice.choice(found)
+            quarter = (until - since) / 4
+            guest = Attempt("planted", 1, since + quarter, places=places)
+            guest.answered, guest.outcome = since + 2 * quarter, "granted"
+            guest.token = 1 + max(holder.token or 0 for holder in holders)
+            guest.ends, guest.given, guest.returned = until + 1, until - quarter, until
+            guest.release = "released"
+            history.attempts.append(guest)
+        return bool(found)
+
+    return plant
+
+
+def reader_beside_writer(history: History, dice: random.Random, kind: Kind) -> bool:
+    """A reader is granted the lock while there is a writer."""
+    return len(kind.modes) > 1 and _beside(min)(history, dice, kind)
+
+
+def lost_in_time(history: History, dice: random.Random, kind: Kind) -> bool:
+    """A holder is told that its lease was lost, while it had time left."""
+    found = [
+        attempt
+        for attempt in _valid(history)
+        if attempt.release == "released" and (attempt.returned or 0) < attempt.ends
+    ]
+    if found:
+        dice.choice(found).release = "lost"
+    return bool(found)
+
+
+def stale_write(history: History, dice: random.Random, kind: Kind) -> bool:
+    """The register accepts a write by one holder after its successor has written."""
+    wrote = {write.attempt for write in history.writes}
+    found = [both for both in _in_turn(history, kind) if wrote.issuperset(both)]
+    if found:
+        history.writes.append(Write(dice.choice(found)[0], accepted=True))
+    return bool(found)
+
+
+def never_served(history: History, dice: random.Random, kind: Kind) -> bool:
+    """A waiter has no answer until the end, and nobody has killed it."""
+    waiting = [one for one in history.attempts if one.patient and one.granted and not one.killed]
+    if waiting:
+        waiter = dice.choice(waiting)
+        waiter.outcome, waiter.answered = "", None
+        history.writes = [write for write in history.writes if write.attempt is not waiter]
+    return bool(waiting)
+
+
+FAULTS: dict[str, Fault] = {
+    "a release later than it was": release_later,
+    "fencing tokens swapped": tokens_swapped,
+    "a fencing token twice": token_twice,
+    "a refusal while free": refused_while_free,
+    "a grant while held, a permit too many": _beside(max),
+    "the same, while a dead holder's lease lasts": _beside(max, dead=True),
+    "a reader beside a writer": reader_beside_writer,
+    "a loss while there was time left": lost_in_time,
+    "a stale write that is accepted": stale_write,
+    "a waiter that is never served": never_served,
+}

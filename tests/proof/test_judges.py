@@ -1,0 +1,214 @@
+"""The judges of the proof, on histories written by hand: what fits, and what they refuse."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from tests.faults.torture.arena import Plan
+from tests.faults.torture.story import Story
+from tests.peers.adapters import Ours
+from tests.proof.court import verdict
+from tests.proof.kinds import KINDS, Mutex, Places, ReadWrite
+from tests.proof.planted import FAULTS
+
+WRITER = ReadWrite.places
+BOTH = ["checker", "z3"]
+
+
+def refused_by(story: Story, kind: type[Ours] = Mutex, *, lost: float = 0.0) -> list[str]:
+    """A lease lives for ten seconds; after eleven, nothing is left of a dead process."""
+    return verdict(
+        Plan(peer=kind, lease=10.0, kills=0, stops=0, lost=lost), story.history()
+    ).refused_by
+
+
+def held_and_handed_on(places: int = 1) -> Story:
+    """A holds it, then B, then C, who is killed; then D. Each writes. E tries in vain."""
+    story = Story()
+    at = 1.0
+    for who in "ABCD":
+        story.grant(who, at, asked=at - 0.5, ends=at + 9, places=places)
+        story.write(who)
+        if who == "A":
+            story.refuse("E", at + 0.3, asked=at + 0.2, places=places)
+        if who == "C":
+            story.event(at + 1, "monkey", "kill", whom=who)
+            at += 9
+        else:
+            story.release(who, at + 1, until=at + 1.1)
+        at += 2
+    return story
+
+
+def test_a_good_history_fits() -> None:
+    assert refused_by(held_and_handed_on()) == []
+
+
+@pytest.mark.parametrize(
+    ("at", "judges"),
+    [
+        pytest.param(29.5, BOTH, id="before the lease ends"),
+        pytest.param(30.5, [], id="after it"),
+    ],
+)
+def test_the_lease_of_a_killed_holder(at: float, judges: list[str]) -> None:
+    """It lasts until its deadline, whatever became of its holder."""
+    story = Story()
+    story.grant("A", 20, asked=19, ends=30)
+    story.event(21, "monkey", "kill", whom="A")
+    story.grant("B", at, asked=19, ends=at + 10)
+    story.release("B", at + 1, until=at + 2)
+    assert refused_by(story) == judges
+
+
+@pytest.mark.parametrize(
+    ("end", "last"),
+    [
+        pytest.param("kill", 32, id="of a killed holder"),
+        pytest.param("unsure", 34, id="of one that does not know whether it released"),
+    ],
+)
+def test_what_keeps_a_lock_is_over_in_the_end(end: str, last: float) -> None:
+    """Nobody renews it any more, so somebody may be refused for a ttl, and not for longer."""
+    for at, judges in ((last - 0.5, []), (last + 0.5, BOTH)):
+        story = Story()
+        story.grant("A", 20, asked=19, ends=30)
+        if end == "kill":
+            story.event(21, "monkey", "kill", whom="A")
+        else:
+            story.release("A", 23, until=24, told="unsure")
+        story.refuse("B", at, asked=at - 0.1)
+        assert refused_by(story) == judges
+
+
+def test_a_release_of_which_nobody_knows() -> None:
+    """The lock may be free from the moment at which it was asked for, and not before."""
+    for at, judges in ((23.5, []), (22.5, BOTH)):
+        story = Story()
+        story.grant("A", 20, asked=19, ends=30)
+        story.release("A", 23, until=24, told="unsure")
+        story.grant("B", at, asked=at - 1, ends=at + 10)
+        story.release("B", 25, until=26)
+        assert refused_by(story) == judges
+
+
+@pytest.mark.parametrize("what", ["failed", "kill"])
+def test_a_request_of_which_nobody_knows(what: str) -> None:
+    """It may hold the lock for somebody who never hears of it: for a ttl."""
+    for at, judges in ((31.5, []), (32.5, BOTH)):
+        story = Story()
+        story.ask("A", 20, patient=False)
+        if what == "kill":
+            story.event(21, "monkey", "kill", whom="A")
+        else:
+            story.event(21, "A", "failed")
+        story.refuse("B", at, asked=at - 0.1)
+        assert refused_by(story) == judges
+
+
+def test_a_waiter_may_be_the_reason_of_a_refusal() -> None:
+    """It is promised the lock. One that only tries is promised nothing."""
+    for patient, judges in ((True, []), (False, BOTH)):
+        story = Story()
+        story.refuse("A", 21.5, asked=21)
+        # B has the lock after C, and so did not hold it when A was refused.
+        story.grant("C", 21.7, asked=21.6, ends=31, patient=False)
+        story.release("C", 21.8, until=21.9)
+        story.grant("B", 22, asked=20, ends=30, patient=patient)
+        story.release("B", 23, until=24)
+        assert refused_by(story) == judges
+
+
+def test_with_lost_replies_any_request_may_hold_the_lock() -> None:
+    """Also one that was refused in the end."""
+    story = Story()
+    story.refuse("A", 21, asked=20)
+    assert refused_by(story) == BOTH
+    story.refuse("B", 22, asked=20)
+    assert refused_by(story) == BOTH
+    assert refused_by(story, lost=0.1) == []
+
+
+def test_places_of_a_semaphore() -> None:
+    """Three at a time, and a refusal only when all are taken."""
+    story = Story()
+    for who in "ABC":
+        story.grant(who, 20, asked=19, ends=30, patient=False)
+    story.refuse("D", 21, asked=20.5)
+    assert refused_by(story, Places) == []
+    story.release("A", 22, until=22.5)
+    story.refuse("D", 24, asked=23)
+    assert refused_by(story, Places) == BOTH
+
+
+def test_a_place_too_many() -> None:
+    story = Story()
+    for who in "ABCD":
+        story.grant(who, 20, asked=19, ends=30)
+    assert refused_by(story, Places) == BOTH
+
+
+def test_readers_are_together() -> None:
+    """In the order of their tokens, whatever the order in which they heard of it; and a reader is
+    refused only because of a writer."""
+    story = Story()
+    story.grant("A", 20, asked=19, ends=30, token=2, patient=False)
+    story.grant("B", 20.5, asked=19, ends=30, token=1, patient=False)
+    assert refused_by(story, ReadWrite) == []
+    story.refuse("C", 22, asked=21)
+    assert refused_by(story, ReadWrite) == BOTH
+
+
+@pytest.mark.parametrize("places", [(1, WRITER), (WRITER, 1), (WRITER, WRITER)])
+def test_a_writer_is_alone(places: tuple[int, int]) -> None:
+    story = Story()
+    for who, taken in zip("AB", places, strict=True):
+        story.grant(who, 20, asked=19, ends=30, places=taken)
+    assert refused_by(story, ReadWrite) == BOTH
+
+
+def history_of(kind: type[Ours]) -> Callable[[], Story]:
+    """A history with a place for each fault that this kind can have."""
+    if kind is not Places:
+        return lambda: held_and_handed_on(kind.places)
+
+    def full() -> Story:
+        story = Story()
+        for who in "ABC":
+            story.grant(who, 20, asked=19, ends=29)
+        story.event(21, "monkey", "kill", whom="C")
+        story.release("A", 22, until=22.5)
+        story.release("B", 23, until=23.5)
+        return story
+
+    return full
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.title)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_each_planted_fault_is_refused(fault: str, kind: type[Ours]) -> None:
+    """By one of the judges; the same history without it fits both."""
+    plan = Plan(peer=kind, lease=10.0, kills=0, stops=0)
+    story = history_of(kind)()
+    assert verdict(plan, story.history()).refused_by == []
+    changed = story.history()
+    if not FAULTS[fault](changed, random.Random(1), kind):
+        assert fault in HAS_NO_PLACE[kind]
+        return
+    assert verdict(plan, changed).refused_by
+
+
+HAS_NO_PLACE: dict[type[Ours], set[str]] = {
+    Mutex: {"a reader beside a writer"},
+    ReadWrite: set(),
+    # Its leases do not exclude each other, and who is not alone writes to nothing.
+    Places: {
+        "a release later than it was",
+        "fencing tokens swapped",
+        "a reader beside a writer",
+        "a stale write that is accepted",
+    },
+}

@@ -1,0 +1,43 @@
+"""The proof in its short form. The long one: `make prove`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from devtools.pages import part
+from tests.proof.__main__ import PAGE, main
+from tests.proof.page import promises
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["mutex", "semaphore", "read-write"])
+def test_a_slice(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing happens that was not promised, and each planted fault is refused."""
+    code = main(["--seconds", "10", "--only", kind, "--export", str(tmp_path / "history.edn")])
+    said = capsys.readouterr().out
+    assert code == 0, said
+    assert "0 violations" in said
+    assert [*tmp_path.glob(f"history-{kind}*.edn")]
+
+
+def test_the_page_has_the_table_of_promises() -> None:
+    """Else: python -m tests.proof --write."""
+    assert part(PAGE.read_text(encoding="utf-8"), "promises") == promises()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--only", "spinlock"], "--only spinlock: nothing has such a name"),
+        (["--export", "history.txt"], "the name has to end with .edn or .json"),
+    ],
+)
+def test_wrong_arguments(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as exit:
+        main(arguments)
+    assert exit.value.code == 2
+    assert message in capsys.readouterr().err
