@@ -72,6 +72,8 @@ class Peer(ABC):
     """The smallest ttl that it takes, in seconds."""
     renews: ClassVar[bool] = False
     """It keeps a lock alive for as long as its holder works."""
+    servers: ClassVar[int] = 1
+    """On so many servers it is; then `url` has as many words."""
     places: ClassVar[int] = 1
     """So many places has its lock."""
     modes: ClassVar[Mapping[str, int]] = {"": 1}
@@ -131,18 +133,22 @@ class Peer(ABC):
 
 
 def _connect_django(url: str, timeout: float | None) -> None:
-    """Make this process a Django project whose cache is the Redis at `url`."""
+    """Make this process a Django project whose caches are the Redis servers at `url`: "default",
+    "1", "2" and so on."""
     from django.conf import settings
 
     if not settings.configured:
         options = {} if timeout is None else {"SOCKET_TIMEOUT": timeout}
-        cache = {
-            "BACKEND": "django_redis.cache.RedisCache",
-            "LOCATION": url,
-            "OPTIONS": options,
+        caches = {
+            str(number or "default"): {
+                "BACKEND": "django_redis.cache.RedisCache",
+                "LOCATION": location,
+                "OPTIONS": options,
+            }
+            for number, location in enumerate(url.split())
         }
         # No django.setup(): there are no apps, and it takes longer than all the rest.
-        settings.configure(CACHES={"default": cache})
+        settings.configure(CACHES=caches)
 
 
 class _OurLease(Held):
@@ -201,6 +207,11 @@ class Ours(Peer):
 
         return redis_lock(name, ttl=ttl)
 
+    def token(self, name: str, lease: Any) -> int | None:
+        """The fencing token of a lease."""
+        token: int = lease.fencing_token
+        return token
+
     def acquire_as(self, mode: str, name: str, ttl: float, wait: float | None) -> Held | None:
         from django_redislock import LeaseLost
 
@@ -208,7 +219,7 @@ class Ours(Peer):
         if lease is None:
             return None
         held = _OurLease(lease, LeaseLost)
-        held.fencing_token = lease.fencing_token
+        held.fencing_token = self.token(name, lease)
         return held
 
 

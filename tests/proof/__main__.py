@@ -15,25 +15,18 @@ import argparse
 import random
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from pathlib import Path
 
 from devtools import pages
-from tests.faults.torture.arena import torture
-from tests.peers.forkserver import CONTEXT
 
 from . import export
-from .court import Run, plan_of, verdict
-from .nemeses import PROMISES, Promise
+from .court import Run, record
+from .nemeses import PROMISES
 from .page import name, page
 from .planted import FAULTS, plant
 
 PAGE = Path(__file__).parents[2] / "docs" / "proof.md"
-LONGEST = 6.0
-"""Seconds of one run: more runs have more beginnings, and short histories are judged sooner."""
-AROUND = 2.5
-"""Seconds that a run takes besides: for the server, and until the last leases have ended."""
 PLANTING = 0.85
 """The share of the time in which histories are recorded; the rest is for planted faults."""
 
@@ -58,7 +51,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"--only {' '.join(given.only)}: nothing has such a name")
 
     began = time.monotonic()
-    runs = [*record(promises, given.seconds, given.seed, given.jobs)]
+    runs: list[Run] = []
+    for run in record(promises, PLANTING * given.seconds, given.seed, given.jobs):
+        runs.append(run)
+        sys.stderr.write(f"{name(run.promise)}: {run.operations} operations\n")
     planted = [*plant(runs, given.seed)]
     text = page(runs, planted, given.seed, time.monotonic() - began)
     sys.stdout.write(f"{text}\n\n")
@@ -72,6 +68,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     wrong += [
         f"{one.fault}, {one.kind.title}: not refused" for one in planted if not one.refused_by
     ]
+    for promise in promises:
+        if not any(run.faults for run in runs if run.promise is promise):
+            wrong.append(f"{name(promise)}: no fault was injected")
     if not given.only:
         nowhere = set(FAULTS) - {one.fault for one in planted}
         wrong += [f"{fault}: there was no place for it" for fault in sorted(nowhere)]
@@ -82,28 +81,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else "As promised, and each planted fault was refused.\n"
     )
     return int(bool(wrong))
-
-
-def record(promises: Sequence[Promise], seconds: float, seed: int, jobs: int) -> Iterator[Run]:
-    """Go through all promises, at least once and for at least a second each."""
-    warm = CONTEXT.Process(target=time.time)  # the first process waits until all is imported
-    warm.start()
-    warm.join()
-    share = PLANTING * seconds * jobs / len(promises)
-    each = min(LONGEST, max(1.0, share - AROUND))
-    # In every other run nobody waits. Then nobody can be refused because of a waiter.
-    todo = [
-        (promise, plan_of(promise, seconds=each, seed=seed + turn, tries=(number + turn) % 2 == 1))
-        for turn in range(max(1, int(share / (each + AROUND))))
-        for number, promise in enumerate(promises)
-    ]
-    # Most of the time is spent asleep, in leases. Only this thread uses z3, which allows only one.
-    with ThreadPoolExecutor(jobs) as pool:
-        histories = pool.map(torture, [plan for _, plan in todo])
-        for (promise, plan), history in zip(todo, histories, strict=True):
-            run = Run(promise, plan, history, verdict(plan, history))
-            sys.stderr.write(f"{name(promise)}: {run.operations} operations\n")
-            yield run
 
 
 if __name__ == "__main__":

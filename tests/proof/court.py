@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import count
+from multiprocessing import get_context
 
-from tests.faults.torture.arena import CLAIM_WINDOW, Plan, judge
+from tests.faults.torture.arena import Plan, judge, torture
 from tests.faults.torture.checker import Problem
 from tests.faults.torture.history import History
+from tests.peers.forkserver import CONTEXT
 
 from . import solver
 from .nemeses import Promise
 
-FAULTS = ("kill", "stop", "lose", "restart")
-"""What the nemeses write down, by the names in the journal."""
+FAULTS = {
+    "kill": "kills",
+    "stop": "stops",
+    "lose": "lost replies",
+    "restart": "restarts",
+    "pause": "server stops",
+}
+"""What the nemeses do, by its name in the journal."""
+LONGEST = 6.0
+"""Seconds of one run: more runs have more beginnings, and short histories are judged sooner."""
+SHORTEST = 2.0
+AROUND = 2.5
+"""Seconds that a run takes besides: for the server, and until the last leases have ended."""
 SECTION = (0.002, 0.012)
 """Seconds that most sections last. Others last for several leases."""
 GENTLY = 5
@@ -58,7 +76,7 @@ class Run:
         found = [
             f"{one.rule}: {one.what}" for one in self.verdict.checker if one.rule not in rules
         ]
-        if self.verdict.solver != "fits" and not rules:
+        if self.verdict.solver != "fits" and "linearizable" not in rules:
             found.append(f"z3: {self.verdict.solver}")
         return found
 
@@ -79,10 +97,38 @@ def plan_of(promise: Promise, *, seconds: float, seed: int, tries: bool) -> Plan
 
 def verdict(plan: Plan, history: History) -> Verdict:
     """Let both judges decide."""
-    said = solver.judge(
-        history.attempts,
-        places=plan.peer.places,
-        orphan=plan.ttl + CLAIM_WINDOW,
-        lossy=plan.lossy,
-    )
+    said = solver.judge(history.attempts, plan.terms)
     return Verdict(tuple(judge(plan, history).problems), said)
+
+
+def record(promises: Sequence[Promise], seconds: float, seed: int, jobs: int) -> Iterator[Run]:
+    """Go through all promises, at least once, and again until the time is up."""
+    until = time.monotonic() + seconds
+    each = min(LONGEST, max(SHORTEST, seconds * jobs / len(promises) - AROUND))
+    under_way: deque[tuple[Promise, Plan, Future[History]]] = deque()
+    # Most of the time is spent asleep, in leases, so there is room for two at a time.
+    with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=_warm_up) as pool:
+        for turn, number, promise in (
+            (turn, number, promise) for turn in count() for number, promise in enumerate(promises)
+        ):
+            if turn and time.monotonic() + each + AROUND > until:
+                break
+            # In every other run nobody waits. Then nobody can be refused because of a waiter.
+            tries = (number + turn) % 2 == 1
+            plan = plan_of(promise, seconds=each, seed=seed + turn, tries=tries)
+            under_way.append((promise, plan, pool.submit(torture, plan)))
+            if len(under_way) > jobs:
+                yield _judged(*under_way.popleft())
+        while under_way:
+            yield _judged(*under_way.popleft())
+
+
+def _judged(promise: Promise, plan: Plan, history: Future[History]) -> Run:
+    return Run(promise, plan, history.result(), verdict(plan, history.result()))
+
+
+def _warm_up() -> None:
+    """Start a process: the first one waits until all is imported."""
+    process = CONTEXT.Process(target=time.time)
+    process.start()
+    process.join()

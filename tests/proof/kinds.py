@@ -46,4 +46,33 @@ class ReadWrite(Ours):
         return lock.read() if mode == "read" else lock.write()
 
 
-KINDS: tuple[type[Ours], ...] = (Mutex, Places, ReadWrite)
+class Names(Ours):
+    """Two names that are always taken together, so what is true of a mutex is true of them."""
+
+    title = "MultiLock"
+
+    def lock(self, mode: str, name: str, ttl: float) -> Any:
+        from django_redislock import MultiLock
+
+        return MultiLock([name, f"{name}-2"], ttl=ttl)
+
+    def token(self, name: str, lease: Any) -> int | None:
+        token: int = lease.fencing_tokens[name]
+        return token
+
+
+class Majority(Ours):
+    title = "Redlock"
+    servers = 3
+    shortest = 1.0  # a server has a tenth of it to answer
+
+    def lock(self, mode: str, name: str, ttl: float) -> Any:
+        from django_redislock import Redlock
+
+        return Redlock(name, using=["default", "1", "2"], ttl=ttl)
+
+    def token(self, name: str, lease: Any) -> int | None:
+        return None
+
+
+KINDS: tuple[type[Ours], ...] = (Mutex, Places, ReadWrite, Names)

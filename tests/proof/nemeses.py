@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.peers.adapters import Ours
 
-from .kinds import KINDS, WaitingMutex
+from .kinds import KINDS, Majority, WaitingMutex
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,17 +38,22 @@ LOSE = Nemesis(
 RESTART = Nemesis(
     "restart",
     "The server is killed with SIGKILL and started again with its data (`appendfsync always`).",
-    {"restarts": 1.0},
+    {"restarts": 0.6},
+)
+PAUSE = Nemesis(
+    "server stop",
+    "SIGSTOP to the server for up to half a second, so that requests are carried out late.",
+    {"pauses": 0.6},
 )
 TOGETHER = Nemesis(
     "all at once",
-    "All of the above, half as often.",
-    {"kills": 0.12, "stops": 0.1, "lost": 0.025, "restarts": 2.0},
+    "Kills, stops, lost replies and restarts, half as often.",
+    {"kills": 0.12, "stops": 0.1, "lost": 0.025, "restarts": 1.2},
 )
 EMPTY = Nemesis(
     "empty restart",
     "The server is killed and comes back without its data.",
-    {"restarts": 1.0, "keeps": False, "long": 0.3},
+    {"restarts": 0.6, "keeps": False, "long": 0.3},
 )
 
 
@@ -66,12 +71,20 @@ class Promise:
 LOSES = frozenset({"exclusive", "linearizable", "starved"})
 """Locks that are forgotten are granted again; so are places in the queue."""
 
+NO_TOKEN = frozenset({"fence", "starved"})
+"""What Redlock does not promise: it has no fencing token, and serves waiters in no order."""
+
 PROMISES = (
     *(
         Promise(nemesis, kind)
         for kind in KINDS
-        for nemesis in (KILL, STOP, LOSE, RESTART, TOGETHER)
+        for nemesis in (KILL, STOP, LOSE, RESTART, PAUSE, TOGETHER)
     ),
     *(Promise(EMPTY, kind, LOSES, "what the server has forgotten is free") for kind in KINDS),
     Promise(EMPTY, WaitingMutex),
+    *(
+        Promise(nemesis, Majority, NO_TOKEN, "no fencing token, and no order of waiters")
+        for nemesis in (KILL, STOP, LOSE, RESTART, PAUSE, TOGETHER)
+    ),
+    Promise(EMPTY, Majority, LOSES | NO_TOKEN, "a server that forgets gives its vote twice"),
 )

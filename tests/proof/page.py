@@ -66,7 +66,9 @@ def summary(runs: Sequence[Run], seed: int, seconds: float) -> str:
     counts: Counter[str] = Counter()
     for run in runs:
         counts.update(run.history.counts)
-    told = dict(zip(("kills", "stops", "lost replies", "restarts"), FAULTS, strict=True))
+    told = dict(
+        zip(("kills", "stops", "lost replies", "restarts", "server stops"), FAULTS, strict=True)
+    )
     faults = ", ".join(f"{counts[what]:,} {words}" for words, what in told.items())
     violations = sum(len(run.violations) for run in runs)
     return (

@@ -40,7 +40,7 @@ def plant(runs: Sequence[Run], seed: int) -> Iterator[Planted]:
     """
     smallest: dict[tuple[Kind, object], Run] = {}
     for run in sorted(runs, key=lambda run: -run.operations):
-        if not run.plan.lossy and not run.violations:
+        if not run.plan.terms.lossy and not run.violations:
             smallest[run.promise.kind, run.plan.waits] = run
     for (fault, change), run in product(FAULTS.items(), smallest.values()):
         changed = copy.deepcopy(run.history)

@@ -11,7 +11,7 @@ from tests.faults.torture.arena import Plan
 from tests.faults.torture.story import Story
 from tests.peers.adapters import Ours
 from tests.proof.court import verdict
-from tests.proof.kinds import KINDS, Mutex, Places, ReadWrite
+from tests.proof.kinds import KINDS, Majority, Mutex, Places, ReadWrite
 from tests.proof.planted import FAULTS
 
 WRITER = ReadWrite.places
@@ -170,6 +170,29 @@ def test_a_writer_is_alone(places: tuple[int, int]) -> None:
     assert refused_by(story, ReadWrite) == BOTH
 
 
+def test_without_fencing_tokens() -> None:
+    """z3 may put the grants in any order, but they are still one after the other."""
+    for at, judges in ((30.5, []), (25, BOTH)):
+        story = Story()
+        story.grant("A", 20, asked=19, ends=30)
+        story.grant("B", at, asked=19, ends=at + 10)
+        history = story.history()
+        for attempt in history.attempts:
+            attempt.token = None
+        plan = Plan(peer=Majority, lease=10.0, kills=0, stops=0)
+        assert verdict(plan, history).refused_by == judges
+
+
+def test_an_answer_that_comes_too_late() -> None:
+    """Its lock may have been held all that time, and the next one is refused rightly."""
+    for answered, judges in ((30.5, []), (21, BOTH)):
+        story = Story()
+        story.refuse("B", 20.5, asked=20.4)
+        story.refuse("A", answered, asked=20)
+        story.grant("C", answered - 0.2, asked=answered - 0.4, ends=answered + 9)
+        assert refused_by(story) == judges
+
+
 def history_of(kind: type[Ours]) -> Callable[[], Story]:
     """A history with a place for each fault that this kind can have."""
     if kind is not Places:
@@ -196,13 +219,13 @@ def test_each_planted_fault_is_refused(fault: str, kind: type[Ours]) -> None:
     assert verdict(plan, story.history()).refused_by == []
     changed = story.history()
     if not FAULTS[fault](changed, random.Random(1), kind):
-        assert fault in HAS_NO_PLACE[kind]
+        assert fault in HAS_NO_PLACE.get(kind, ALONE)
         return
     assert verdict(plan, changed).refused_by
 
 
+ALONE = {"a reader beside a writer"}
 HAS_NO_PLACE: dict[type[Ours], set[str]] = {
-    Mutex: {"a reader beside a writer"},
     ReadWrite: set(),
     # Its leases do not exclude each other, and who is not alone writes to nothing.
     Places: {

@@ -10,12 +10,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from redis import Redis
 
@@ -27,7 +28,7 @@ from tests.peers.forkserver import CONTEXT
 from tests.waiting import PATIENCE
 
 from .checker import Verdict, check
-from .history import Event, History, Journal, Reader, read
+from .history import Event, History, Journal, Reader, Terms, read
 from .register import RegisterServer
 from .worker import NAME, Task, take_once, work
 
@@ -39,8 +40,6 @@ UNTOLD = b"redislock:untold"
 """How many handovers no message announced: a process that is stopped may read one too late."""
 GUARD = b"redislock:guard"
 """Since when nothing was lost, if locks wait after a loss."""
-CLAIM_WINDOW = 1.0
-"""For so long a lock may be promised to a waiter that was killed (lua/queue.lua)."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +58,8 @@ class Plan:
     """Seconds between two restarts of the server, on average; 0: there is none."""
     keeps: bool = True
     """Whether a restart keeps the data."""
+    pauses: float = 0.0
+    """Seconds between two pauses of the server, on average; 0: there is none."""
     late: float = 0.0
     """Seconds by which messages to waiters come later, at most."""
     section: tuple[float, float] = (0.005, 0.025)
@@ -73,49 +74,51 @@ class Plan:
         return max(self.lease, self.peer.shortest)
 
     @property
-    def faults(self) -> bool:
-        return bool(self.kills or self.stops or self.lossy)
+    def terms(self) -> Terms:
+        lossy = bool(self.lost or self.restarts or self.pauses or self.peer.servers > 1)
+        return Terms(self.ttl, self.peer.places, lossy=lossy)
 
     @property
-    def lossy(self) -> bool:
-        """Whether a process may not hear of what the server has done."""
-        return bool(self.lost or self.restarts)
+    def faults(self) -> bool:
+        return bool(self.kills or self.stops or self.pauses or self.terms.lossy)
 
 
 def torture(plan: Plan) -> History:
     """Let them hammer one lock, and return what they saw."""
-    with (
-        tempfile.TemporaryDirectory() as directory,
-        RedisServer(tcp_port=0, args=_persistence(plan, directory)) as server,
-    ):
+    with tempfile.TemporaryDirectory() as directory, ExitStack() as started:
         path = Path(directory) / "journal"
-        with Proxy(server, seed=plan.seed) as proxy:
-            url = f"redis://127.0.0.1:{server.tcp_port}/0"
-            rules = []
+        servers = [
+            started.enter_context(RedisServer(tcp_port=0, args=_persistence(plan, folder)))
+            for folder in (f"{directory}/{number}" for number in range(plan.peer.servers))
+        ]
+        direct = " ".join(f"redis://127.0.0.1:{server.tcp_port}/0" for server in servers)
+        url, rules = direct, []
+        with ExitStack() as between:
             if plan.lost or plan.late:
-                rules = _lose(proxy, plan.lost)
-                proxy.late = (0.0, plan.late)
-                url = proxy.url
-            _Arena(plan, path, url, server).run()
-        _look(plan, path, server)
+                proxies = [
+                    between.enter_context(Proxy(server, seed=plan.seed)) for server in servers
+                ]
+                rules = [rule for proxy in proxies for rule in _lose(proxy, plan.lost)]
+                for proxy in proxies:
+                    proxy.late = (0.0, plan.late)
+                url = " ".join(proxy.url for proxy in proxies)
+            _Arena(plan, path, url, servers).run()
+        _look(plan, path, servers, direct)
         history = read(path)
         history.counts["lose"] = sum(rule.count for rule in rules)
         return history
 
 
-def judge(plan: Plan, history: History, *, unit: str = "seconds") -> Verdict:
-    return check(
-        history,
-        processes=plan.processes,
-        orphan=plan.ttl + CLAIM_WINDOW,
-        fair="" if plan.faults else unit,
-        places=plan.peer.places,
-        lossy=plan.lossy,
-    )
+def judge(
+    plan: Plan, history: History, *, unit: Literal["seconds", "turns"] = "seconds"
+) -> Verdict:
+    fair = "" if plan.faults else unit
+    return check(history, plan.terms, processes=plan.processes, fair=fair)
 
 
 def _persistence(plan: Plan, directory: str) -> list[str]:
     """A server that is restarted remembers all that it has answered, if it keeps the data."""
+    os.mkdir(directory)
     if not (plan.restarts and plan.keeps):
         return []
     return ["--dir", directory, "--appendonly", "yes", "--appendfsync", "always"]
@@ -136,34 +139,38 @@ def _lose(proxy: Proxy, share: float) -> list[Rule]:
     ]
 
 
-def _look(plan: Plan, path: Path, server: RedisServer) -> None:
+def _look(plan: Plan, path: Path, servers: list[RedisServer], url: str) -> None:
     """Write down which keys are there although no process is left and each lease has ended."""
     journal = Journal(path, "arena")
-    time.sleep(plan.ttl + CLAIM_WINDOW)
-    with Redis.from_url(server.url) as redis:
-        lock = plan.peer.key(NAME)
-        left = [key for key in (lock, *plan.peer.transient(NAME)) if redis.exists(key)]
-        # What keeps account of a lease that ended without a release is put right by the next one.
-        url = f"redis://127.0.0.1:{server.tcp_port}/0"
-        process = CONTEXT.Process(target=take_once, args=(plan.peer, url, plan.ttl), daemon=True)
-        process.start()
-        process.join(PATIENCE)
-        if process.exitcode != 0:
-            left.append(f"{lock}, which can't be had")
-            process.kill()
-            process.join()
-        lasting = {key for key in redis.keys("*") if redis.ttl(key) == -1}
-        left += [key.decode() for key in lasting - {CLOCK, INDEX, UNTOLD, GUARD}]
-        millis = redis.time()[0] * 1000
-        left += [name.decode() for name in redis.zrangebyscore(INDEX, millis, "+inf")]
+    time.sleep(plan.terms.orphan)
+    lock = plan.peer.key(NAME)
+    left = []
+    for server in servers:
+        with Redis.from_url(server.url) as redis:
+            keys = (lock, *plan.peer.transient(NAME))
+            left += [key for key in keys if redis.exists(key)]
+    # What keeps account of a lease that ended without a release is put right by the next one.
+    process = CONTEXT.Process(target=take_once, args=(plan.peer, url, plan.ttl), daemon=True)
+    process.start()
+    process.join(PATIENCE)
+    if process.exitcode != 0:
+        left.append(f"{lock}, which can't be had")
+        process.kill()
+        process.join()
+    for server in servers:
+        with Redis.from_url(server.url) as redis:
+            lasting = {key for key in redis.keys("*") if redis.ttl(key) == -1}
+            left += [key.decode() for key in lasting - {CLOCK, INDEX, UNTOLD, GUARD}]
+            millis = redis.time()[0] * 1000
+            left += [name.decode() for name in redis.zrangebyscore(INDEX, millis, "+inf")]
     journal.write("left", keys=left)
     journal.close()
 
 
 class _Arena:
-    def __init__(self, plan: Plan, journal: Path, url: str, server: RedisServer) -> None:
+    def __init__(self, plan: Plan, journal: Path, url: str, servers: list[RedisServer]) -> None:
         self._plan = plan
-        self._server = server
+        self._servers = servers
         self._journal = Journal(journal, "arena")
         self._task = Task(
             peer=plan.peer,
@@ -190,7 +197,7 @@ class _Arena:
                     self._start()
                 with (
                     Monkey(self._plan, self._task.journal, self._workers),
-                    Restarts(self._plan, self._task.journal, self._server),
+                    Outages(self._plan, self._task.journal, self._servers),
                 ):
                     while (left := self._task.until - now()) > 0:
                         self._reap(left)
@@ -224,13 +231,14 @@ class _Arena:
                 del self._workers[who]
 
 
-class Restarts:
-    """Kills the server now and then, and starts it again."""
+class Outages:
+    """Kills or pauses one of the servers now and then, and starts it again."""
 
-    def __init__(self, plan: Plan, journal: Path, server: RedisServer) -> None:
-        self._mean = plan.restarts
-        self._server = server
-        self._journal = Journal(journal, "restarts")
+    def __init__(self, plan: Plan, journal: Path, servers: list[RedisServer]) -> None:
+        self._mean = plan.restarts or plan.pauses
+        self._outage = self._restart if plan.restarts else self._pause
+        self._servers = servers
+        self._journal = Journal(journal, "outages")
         self._dice = random.Random(plan.seed)
         self._enough = threading.Event()
         self._thread = threading.Thread(target=self._run)
@@ -248,10 +256,18 @@ class Restarts:
 
     def _run(self) -> None:
         while not self._enough.wait(self._dice.uniform(0.5, 1.5) * self._mean):
-            self._journal.write("restart")
-            self._server.stop()
-            self._enough.wait(self._dice.uniform(0.0, 0.2))
-            self._server.start()
+            self._outage(self._dice.choice(self._servers))
+
+    def _restart(self, server: RedisServer) -> None:
+        self._journal.write("restart")
+        server.stop()
+        self._enough.wait(self._dice.uniform(0.0, 0.2))
+        server.start()
+
+    def _pause(self, server: RedisServer) -> None:
+        self._journal.write("pause")
+        with server.paused():
+            self._enough.wait(self._dice.uniform(0.05, 0.5))
 
 
 class Monkey:

@@ -24,12 +24,13 @@ from statistics import mean
 from typing import Literal, NamedTuple
 
 from . import linearize
-from .history import Attempt, History
+from .history import Attempt, History, Terms
 
 LONGEST = 3.0
 """Of the mean wait, where nothing is killed, stopped or lost."""
 TURNS = 5
-"""So many turns each may the others have with younger requests, before a waiter is starved."""
+"""So many turns each, at each place, may the others have with younger requests, before a waiter is
+starved."""
 
 
 class Problem(NamedTuple):
@@ -55,17 +56,13 @@ class Verdict:
 
 def check(
     history: History,
+    terms: Terms,
     *,
     processes: int,
-    orphan: float,
     fair: Literal["", "seconds", "turns"] = "",
-    places: int = 1,
-    lossy: bool = False,
 ) -> Verdict:
     """Hold a history against all rules.
 
-    `orphan` is for how long the lock may be held for a process that was killed while it asked.
-    The lock has so many `places`. If replies got lost, the history is `lossy`.
     Where there were no faults, waiting has to be `fair`: measured in seconds, or in turns, which
     a busy machine does not make longer.
     """
@@ -81,15 +78,12 @@ def check(
     def find(rule: str, problems: Iterator[str] | list[str]) -> None:
         verdict.problems += [Problem(rule, what) for what in problems]
 
-    find("exclusive", overlaps(granted, places))
-    find(
-        "linearizable",
-        linearize.violations(history.attempts, orphan=orphan, places=places, lossy=lossy),
-    )
-    find("tokens", misordered(granted, places))
+    find("exclusive", overlaps(granted, terms.places))
+    find("linearizable", linearize.violations(history.attempts, terms))
+    find("tokens", misordered(granted, terms.places))
     find("fence", fence(history, verdict))
     find("fair", unfair(granted, fair))
-    find("starved", starved(history, granted, processes, verdict))
+    find("starved", starved(history, granted, terms, processes, verdict))
     find("left", left(history))
     return verdict
 
@@ -209,24 +203,26 @@ def unfair(granted: list[Attempt], unit: str) -> Iterator[str]:
 
 
 def starved(
-    history: History, granted: list[Attempt], processes: int, verdict: Verdict
+    history: History, granted: list[Attempt], terms: Terms, processes: int, verdict: Verdict
 ) -> Iterator[str]:
     """Who waited in vain while the others took turns with younger requests.
 
-    Nobody who was killed, and not for as long as it was stopped.
+    Nobody who was killed, and not for as long as it was stopped. Where replies get lost, it may
+    have to ask again before it has its place in the queue.
     """
+    turns = TURNS * (processes - 1) * min(terms.places, processes)
     answers = [attempt.valid_from for attempt in granted]
     for attempt in history.attempts:
         if not attempt.patient or attempt.killed is not None:
             continue
         until = history.ended if attempt.answered is None else attempt.answered
         rivals = granted[bisect_left(answers, attempt.asked) : bisect_left(answers, until)]
+        queued = attempt.asked + (terms.orphan if terms.lossy else 0)
         passed = sum(
-            rival.asked > attempt.asked and not _stopped(attempt, rival.valid_from)
-            for rival in rivals
+            rival.asked > queued and not _stopped(attempt, rival.valid_from) for rival in rivals
         )
         verdict.passed_over = max(verdict.passed_over, passed)
-        if passed > TURNS * (processes - 1):
+        if passed > turns:
             yield f"{attempt} was passed over {passed} times"
         elif attempt.answered is None:
             yield f"{attempt} never had an answer"

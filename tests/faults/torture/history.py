@@ -58,6 +58,31 @@ class Reader:
         return [json.loads(data[i * SIZE : (i + 1) * SIZE]) for i in range(whole)]
 
 
+@dataclass(frozen=True)
+class Terms:
+    """What the judges know of a lock besides its history."""
+
+    ttl: float
+    places: int = 1
+    """So many it has: a mutex has one."""
+    window: float = 1.0
+    """For so long a lock may be promised to a waiter that was killed (lua/queue.lua)."""
+    lossy: bool = False
+    """Whether a process may not hear of what the server has done."""
+
+    @property
+    def orphan(self) -> float:
+        """For how long after a failed or killed attempt the lock may be held for it: its ttl, and
+        what it takes to hand the lock on."""
+        return self.ttl + self.window
+
+    @property
+    def late(self) -> float:
+        """An attempt that took so long may have held the lock and not heard of it in time. This is
+        less than the ttl, since a holder's deadline comes before the server's."""
+        return 0.9 * self.ttl
+
+
 @dataclass(eq=False)
 class Attempt:
     """One process's way to the lock and, perhaps, through its section."""
@@ -122,13 +147,13 @@ class Attempt:
         assert self.given is not None
         return self.ends if self.release == "lost" else min(self.given, self.ends)
 
-    def over_by(self, orphan: float) -> float:
-        """The latest such moment, if a lease ends `orphan` seconds after nobody renews it."""
+    def over_by(self, terms: Terms) -> float:
+        """The latest such moment, since nobody renews a lease without a holder."""
         if self.release in ("released", "lost"):
             assert self.returned is not None
             return self.returned
         last = self.killed if self.given is None else self.given
-        return math.inf if last is None else last + orphan
+        return math.inf if last is None else last + terms.orphan
 
     @property
     def waited(self) -> float:
@@ -219,25 +244,15 @@ def build(events: Iterable[Event]) -> History:
     return history
 
 
-def excused(attempts: Iterable[Attempt], *, orphan: float, lossy: bool) -> set[Attempt]:
+def excused(attempts: Iterable[Attempt], terms: Terms) -> set[Attempt]:
     """The refusals for which there may be a reason that the history does not show.
 
-    The lock may be held for an attempt that never heard of it: until `orphan` seconds after it
-    was killed or failed, or, if replies got lost, gave up. And it may be promised to one that
-    waits: nobody passes a waiter.
+    The lock may be held for an attempt that never heard of it, or too late: until it was granted
+    after all, or until it is an orphan. And it may be promised to one that waits: nobody passes a
+    waiter.
     """
     attempts = list(attempts)
-    reasons = []
-    for other in attempts:
-        if other.outcome in ("", "failed"):
-            last = other.killed if other.answered is None else other.answered
-            reasons.append((other, math.inf if last is None else last + orphan))
-        elif lossy and not other.granted:
-            assert other.answered is not None
-            reasons.append((other, other.answered + orphan))
-        elif lossy or other.waits:
-            assert other.answered is not None
-            reasons.append((other, other.answered))
+    reasons = [(attempt, _secret(attempt, terms)) for attempt in attempts]
     return {
         attempt
         for attempt in attempts
@@ -245,6 +260,17 @@ def excused(attempts: Iterable[Attempt], *, orphan: float, lossy: bool) -> set[A
         for other, until in reasons
         if other is not attempt and other.asked <= attempt.answered and attempt.asked <= until
     }
+
+
+def _secret(attempt: Attempt, terms: Terms) -> float:
+    """Until when the lock may be held or kept for it, and nobody sees that."""
+    if attempt.outcome in ("", "failed"):
+        last = attempt.killed if attempt.answered is None else attempt.answered
+        return math.inf if last is None else last + terms.orphan
+    assert attempt.answered is not None
+    if terms.lossy or attempt.answered - attempt.asked > terms.late:
+        return attempt.answered + (0 if attempt.granted else terms.orphan)
+    return attempt.answered if attempt.waits else -math.inf
 
 
 def _believes(attempt: Attempt, ends: float | None) -> None:

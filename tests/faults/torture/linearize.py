@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import NamedTuple
 
-from .history import Attempt, excused
+from .history import Attempt, Terms, excused
 
 CALL, EXPIRABLE, ANSWER, GONE = range(4)
 """In this order at the same time, since an answer may be due to any of the others."""
@@ -42,29 +42,22 @@ class State(NamedTuple):
     done: frozenset[_Operation]
 
 
-def violations(
-    attempts: Iterable[Attempt], *, orphan: float, places: int = 1, lossy: bool = False
-) -> list[str]:
-    """What no order explains; empty: the history is linearizable.
-
-    `orphan` is for how long after a failed or killed attempt the lease may be held for it: its
-    ttl, and what it takes to hand the lease on. If replies got lost, the history is `lossy`.
-    """
-    attempts = list(attempts)
-    return _Search(places).run(_events(attempts, orphan, lossy))
+def violations(attempts: Iterable[Attempt], terms: Terms) -> list[str]:
+    """What no order explains; empty: the history is linearizable."""
+    return _Search(terms.places).run(_events(list(attempts), terms))
 
 
 Event = tuple[float, int, "_Operation | Attempt"]
 
 
-def _events(attempts: list[Attempt], orphan: float, lossy: bool) -> list[Event]:
+def _events(attempts: list[Attempt], terms: Terms) -> list[Event]:
     events: list[Event] = []
 
     def operate(operation: _Operation, called: float, answered: float) -> None:
         events.append((called, CALL, operation))
         events.append((answered, ANSWER, operation))
 
-    without_reason = excused(attempts, orphan=orphan, lossy=lossy)
+    without_reason = excused(attempts, terms)
     for attempt in attempts:
         if attempt.answered is None:
             continue  # at most, it was held for nobody
@@ -80,7 +73,7 @@ def _events(attempts: list[Attempt], orphan: float, lossy: bool) -> list[Event]:
             expirable = attempt.ends
         else:
             expirable = attempt.over_from
-            gone = max(attempt.over_by(orphan), attempt.answered)
+            gone = max(attempt.over_by(terms), attempt.answered)
             if gone < math.inf:
                 events.append((gone, GONE, attempt))
         if expirable < math.inf:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from .checker import Verdict, check
-from .history import History, build
+from .history import History, Terms, build
+
+TERMS = Terms(ttl=4.0)
+"""Of the lock in these stories. After five seconds, nothing is left of a dead process."""
 
 
 class Story:
@@ -60,7 +63,7 @@ class Story:
         return build(self._events)
 
     def verdict(self, fair: Literal["", "seconds", "turns"] = "") -> Verdict:
-        return check(self.history(), processes=3, orphan=5, fair=fair)
+        return check(self.history(), TERMS, processes=3, fair=fair)
 
     def broken(self, fair: Literal["", "seconds", "turns"] = "") -> set[str]:
         return {problem.rule for problem in self.verdict(fair).problems}

@@ -14,7 +14,7 @@ import pytest
 from tests.faults.torture import linearize
 from tests.faults.torture.history import SIZE, Journal, Reader, read
 from tests.faults.torture.register import Register, RegisterServer, Writer
-from tests.faults.torture.story import Story
+from tests.faults.torture.story import TERMS, Story
 from tests.peers.forkserver import CONTEXT
 from tests.waiting import eventually
 
@@ -135,7 +135,7 @@ def test_one_mistake_is_reported_once(story: Story) -> None:
     story.refuse("C", 21, asked=20)
     story.grant("A", 24, asked=23, ends=34)
     story.release("A", 25, until=26)
-    assert len(linearize.violations(story.history().attempts, orphan=5)) == 1
+    assert len(linearize.violations(story.history().attempts, TERMS)) == 1
 
 
 @pytest.mark.parametrize(
