@@ -53,8 +53,22 @@ CONTRACT = "tests/contract/test_contract.py"
 AFTER_LOSS = "tests/faults/test_after_loss.py"
 ONE_ADDRESS = "tests/cluster/test_one_address.py"
 
+PROOF = "tests/proof/test_proof.py"
+
 FAULTS = [
     # The scripts.
+    Fault(
+        "proof: a lock that is held is granted",
+        "EXISTS', unpack(keys, 1, #keys - 1)) == 0 then",
+        "EXISTS', keys[2], keys[3]) == 0 then",
+        f"{PROOF} -k 'slice and mutex'",
+    ),
+    Fault(
+        "proof: a semaphore has one place more",
+        "others >= tonumber(limit) then return",
+        "others > tonumber(limit) then return",
+        f"{PROOF} -k 'slice and semaphore'",
+    ),
     Fault(
         "mutex: somebody else's lock is granted",
         "if values[i] and token_of(values[i]) ~= token then\n      blocked",

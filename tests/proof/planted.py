@@ -21,6 +21,8 @@ from .court import Run, verdict
 Kind = type[Peer]
 Fault = Callable[[History, random.Random, Kind], bool]
 
+QUICK = 0.1
+"""An answer that comes so soon comes in time."""
 LONG = 5.0
 """Seconds after which nothing is left of a process that was killed: longer than any ttl here."""
 
@@ -108,7 +110,8 @@ def _gaps(history: History) -> Iterator[tuple[float, float]]:
     for attempt in sorted(history.attempts, key=lambda attempt: attempt.asked):
         if quiet < attempt.asked:
             yield quiet, attempt.asked
-        known = attempt.outcome == "refused" or attempt.release == "released"
+        at_once = attempt.outcome == "refused" and (attempt.answered or 0) - attempt.asked < QUICK
+        known = at_once or attempt.release == "released"
         last = attempt.returned or attempt.given or attempt.answered or attempt.asked
         over = last if known else max(last, attempt.killed or 0) + LONG
         quiet = over if quiet == math.inf else max(quiet, over)

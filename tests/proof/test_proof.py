@@ -15,7 +15,7 @@ from tests.proof.page import promises
 @pytest.mark.parametrize("kind", ["mutex", "semaphore", "read-write"])
 def test_a_slice(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing happens that was not promised, and each planted fault is refused."""
-    code = main(["--seconds", "10", "--only", kind, "--export", str(tmp_path / "history.edn")])
+    code = main(["--seconds", "20", "--only", kind, "--export", str(tmp_path / "history.edn")])
     said = capsys.readouterr().out
     assert code == 0, said
     assert "0 violations" in said
