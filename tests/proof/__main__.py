@@ -23,7 +23,7 @@ from devtools import pages
 from . import export
 from .court import Run, record
 from .nemeses import PROMISES
-from .page import name, page
+from .page import name, page, promises
 from .planted import FAULTS, plant
 
 PAGE = Path(__file__).parents[2] / "docs" / "proof.md"
@@ -46,13 +46,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if given.export and given.export.suffix not in (".edn", ".json"):
         parser.error(f"--export {given.export}: the name has to end with .edn or .json")
-    promises = [one for one in PROMISES if all(word in name(one) for word in given.only)]
-    if not promises:
+    chosen = [one for one in PROMISES if all(word in name(one) for word in given.only)]
+    if not chosen:
         parser.error(f"--only {' '.join(given.only)}: nothing has such a name")
 
     began = time.monotonic()
     runs: list[Run] = []
-    for run in record(promises, PLANTING * given.seconds, given.seed, given.jobs):
+    for run in record(chosen, PLANTING * given.seconds, given.seed, given.jobs):
         runs.append(run)
         sys.stderr.write(f"{name(run.promise)}: {run.operations} operations\n")
     planted = [*plant(runs, given.seed)]
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     wrong += [
         f"{one.fault}, {one.kind.title}: not refused" for one in planted if not one.refused_by
     ]
-    for promise in promises:
+    for promise in chosen:
         if not any(run.faults for run in runs if run.promise is promise):
             wrong.append(f"{name(promise)}: no fault was injected")
     if not given.only:

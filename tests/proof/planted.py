@@ -113,7 +113,8 @@ def _gaps(history: History) -> Iterator[tuple[float, float]]:
         at_once = attempt.outcome == "refused" and (attempt.answered or 0) - attempt.asked < QUICK
         known = at_once or attempt.release == "released"
         last = attempt.returned or attempt.given or attempt.answered or attempt.asked
-        over = last if known else max(last, attempt.killed or 0) + LONG
+        ends = attempt.ends if attempt.granted else 0
+        over = last if known else max(last, attempt.killed or 0, ends) + LONG
         quiet = over if quiet == math.inf else max(quiet, over)
     yield history.ended + LONG, history.ended + 2 * LONG
 

@@ -13,17 +13,27 @@ from tests.proof.page import promises
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["mutex", "semaphore", "read-write"])
-def test_a_slice(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_slice(
+    kind: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Nothing happens that was not promised, and each planted fault is refused."""
-    code = main(["--seconds", "20", "--only", kind, "--export", str(tmp_path / "history.edn")])
+    page = tmp_path / "proof.md"
+    page.write_text(PAGE.read_text(encoding="utf-8"), encoding="utf-8")
+    monkeypatch.setattr("tests.proof.__main__.PAGE", page)
+    history = tmp_path / "history.edn"
+    code = main(["--seconds", "20", "--only", kind, "--export", str(history), "--write"])
     said = capsys.readouterr().out
     assert code == 0, said
     assert "0 violations" in said
+    assert part(page.read_text(encoding="utf-8"), "proof") in said
     assert [*tmp_path.glob(f"history-{kind}*.edn")]
 
 
 def test_the_page_has_the_table_of_promises() -> None:
-    """Else: python -m tests.proof --write."""
+    """Else: make prove ARGS=--write."""
     assert part(PAGE.read_text(encoding="utf-8"), "promises") == promises()
 
 
