@@ -83,7 +83,12 @@ PROMISES = (
     *(Promise(EMPTY, kind, LOSES, "what the server has forgotten is free") for kind in KINDS),
     Promise(EMPTY, WaitingMutex),
     *(
-        Promise(nemesis, Majority, NO_TOKEN, "no fencing token, and no order of waiters")
+        Promise(
+            nemesis,
+            Majority,
+            NO_TOKEN,
+            "only late writes and passed waiters: no fencing token, no queue",
+        )
         for nemesis in (KILL, STOP, LOSE, RESTART, PAUSE, TOGETHER)
     ),
     Promise(EMPTY, Majority, LOSES | NO_TOKEN, "a server that forgets gives its vote twice"),
