@@ -420,6 +420,34 @@ def test_too_many_are_parked(reindex: Task, done: Done, redis: Redis) -> None:
     assert left <= {"history", "holders", "clock"}
 
 
+def test_no_key_stays_for_good(reindex: Task, done: Done, redis: Redis) -> None:
+    """Each key has a TTL, whatever happens: nobody may ever ask for that name again."""
+    limited("reindex", 1)(unique("reindex:{pk}", settle=0)(reindex))
+    backlog = reindex.backlog
+
+    def look() -> None:
+        keys = redis.scan_iter("redislock*{task:*")
+        endless = [key for key in keys if redis.pttl(key) == -1]
+        assert [key for key in endless if not key.endswith((b":clock", b":guard"))] == []
+
+    for number in range(4):
+        reindex.enqueue(number)
+        look()
+
+    def inside() -> None:
+        while backlog.messages:
+            elsewhere(backlog.work)
+            look()
+
+    _hold(reindex, done, inside)
+    backlog.work()
+    look()
+    while backlog.messages:
+        backlog.work()
+        look()
+    assert sorted(done) == [0, 1, 2, 3]
+
+
 def test_nobody_passes_those_that_are_parked(done: Done) -> None:
     """A message that comes while others are parked stands behind them."""
     its = limited("reindex", 1)(task(done.append))
@@ -816,7 +844,14 @@ def test_what_people_see(reindex: Task, done: Done, redis: Redis) -> None:
     assert found.waiting is not None
     assert (found.parked, found.running, found.promoted) == (0, [], {})
     on_a_cluster = not isinstance(redis, Redis)
-    assert run(work.names(port, keys, 0, 10)) == ([] if on_a_cluster else [NAME])
+    number, listed = run(work.names(port, "redislock", 0, 10))
+    assert number == len(listed) == (not on_a_cluster)
+    for one in listed:
+        assert one._replace(now_us=0) == found._replace(
+            now_us=0,
+            waiting=one.waiting,  # of which time has passed
+        )
+        assert one.waiting is not None
 
     def inside() -> None:
         found = run(work.look(port, keys))

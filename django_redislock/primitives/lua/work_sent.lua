@@ -11,14 +11,14 @@
 local claim, sent, messages, id, new_id = KEYS[1], KEYS[2], KEYS[3], ARGV[2], ARGV[3]
 
 if redis.call('HGET', claim, 'id') == id then redis.call('HSET', claim, 'id', new_id) end
-if redis.call('ZREM', sent, id) == 0 then return 0 end
-if redis.call('SREM', KEYS[4], new_id) == 1 then
-  redis.call('HDEL', messages, id)
-  return 0
-end
-if id ~= new_id then
+if not redis.call('ZSCORE', sent, id) then return 0 end
+local has_begun = redis.call('SREM', KEYS[4], new_id) == 1
+if not has_begun then
+  -- Before the old one is removed: a key that is made anew would have no TTL.
+  redis.call('ZADD', sent, integer(now + ARGV[4] * 1000), new_id)
+  if id == new_id then return 1 end
   redis.call('HSET', messages, new_id, redis.call('HGET', messages, id))
-  redis.call('HDEL', messages, id)
 end
-redis.call('ZADD', sent, integer(now + ARGV[4] * 1000), new_id)
-return 1
+redis.call('ZREM', sent, id)
+redis.call('HDEL', messages, id)
+return has_begun and 0 or 1
