@@ -22,6 +22,7 @@ from django.utils.translation import gettext_lazy as _
 from ..inspection import SHARED, Ending, LockInfo, PastHolder
 from ..inspection.sheet import Column, Judged, Lease, Owner, Seconds
 from ..inspection.story import holding
+from ..inspection.tasks import Stage
 from ..inspection.words import Sentence, clean, duration, local, translated
 from ..models import JOB_STATES, KINDS, STATES, LockStatus
 from ..primitives.ledger import RunInfo, RunOutcome
@@ -46,8 +47,10 @@ NAMES: dict[str, Any] = {
     RunOutcome.LOST: _("lost"),
     RunOutcome.SKIPPED: _("skipped"),
     RunOutcome.UNREADABLE: _("unreadable"),
+    **{stage: _(stage.value) for stage in Stage},
 }
-"""The names of states, of the ends of leases, and of the outcomes of runs."""
+"""The names of states, of the ends of leases, of the outcomes of runs, and of the stages of
+tasks."""
 
 
 def broken(text: str) -> str:
@@ -119,6 +122,10 @@ def html(its: Any) -> str:
     match its:
         case None | "" | Seconds(number=None):
             return NOTHING
+        case SafeString():
+            return its
+        case Stage():
+            return str(NAMES[its])
         case Judged():
             return with_quiet(badge(*its), its.why and sentence(its.why))
         case Owner():

@@ -6,6 +6,8 @@ These are the admin's own pages of a model, whose rows are a snapshot of Redis.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from django.contrib import admin
@@ -18,9 +20,11 @@ from django.utils.html import format_html
 from django.utils.translation import gettext, ngettext_lazy
 from django.utils.translation import gettext_lazy as _
 
+from ..base.exceptions import LockError
 from ..inspection import SHARED, UNREADABLE, WORST_FIRST, Counts, State, WaiterInfo, servers, sheet
 from ..inspection.facts import Group, groups
 from ..inspection.story import consequences, free_story, safer, story
+from ..inspection.tasks import NAMES, TASKS, Stage, TasksInfo, names, tasks_of
 from ..inspection.words import translated
 from ..models import KINDS, STATES, LockStatus, PeriodicJob
 from ..models.live import LockId, Snapshot
@@ -87,6 +91,10 @@ def known(lock: LockStatus, *, noted: bool) -> dict[str, Any]:
         cells.table(gettext("Last holders"), sheet.PAST, past.holders, **notes),
         cells.history(gettext("Clearings"), clearings(lock.id)[:CLEARINGS], str(NOBODY)),
     ]
+    tasks = None if where.cache_locks else tasks_of(where.name, where.using)
+    if tasks is not None and tasks.items:
+        more = sum(tasks.counts.values()) - len(tasks.items)
+        below.insert(0, cells.table(gettext("Tasks"), TASKS, tasks.items, more=more))
     if info is not None and info.kind in SHARED:
         more = info.holding - cells.SHOWN
         below.insert(0, cells.table(gettext("Holders"), sheet.HOLDERS, info.holders, more=more))
@@ -94,10 +102,11 @@ def known(lock: LockStatus, *, noted: bool) -> dict[str, Any]:
         below.insert(0, cells.table(gettext("Note"), sheet.NOTE, note.content.items()))
     if not where.cache_locks:
         below.append(_settings(lock.name))
-    said: dict[str, Any] = {"story": cells.paragraph(free_story(past))}
+    its = [] if tasks is None else tasks.story
+    said: dict[str, Any] = {"story": cells.paragraph([*free_story(past), *its])}
     if info is not None:
         said = {
-            "story": cells.paragraph(story(info, waiters)),
+            "story": cells.paragraph([*story(info, waiters), *its]),
             "if_cleared": cells.sentence(consequences(info, waiters)[0]),
             "safer": cells.sentence(safer(info)),
         }
@@ -241,7 +250,9 @@ class LockAdmin(ClearPages):
         lock = LockStatus.at(object_id)
         if lock is None and (where.cache_locks or _is_name(where.name)):
             past = where.inspector().past(where.name)
-            if past.holders or past.unreadable or clearings(object_id).exists():
+            tasks = None if where.cache_locks else tasks_of(where.name, where.using)
+            known = past.holders or past.unreadable or (tasks and tasks.items)
+            if known or clearings(object_id).exists():
                 lock = LockStatus.free(object_id)
         return lock
 
@@ -282,8 +293,25 @@ class LockAdmin(ClearPages):
             "total": counts.total,
             "servers": seen,
             "note": note,
+            "tasks": self._tasks(snapshot),
             "empty": "admin/django_redislock/no_locks.html",
         }
+
+    def _tasks(self, snapshot: Snapshot) -> cells.Table | None:
+        """The tasks of `unique` and `limited`, by name: those that run are locks, too."""
+        found: list[TasksInfo] = []
+        for alias in servers():
+            with suppress(LockError):  # the server is away, and the page says so
+                if alias not in snapshot.away:
+                    found += names(alias, cells.SHOWN)
+
+        def name(one: TasksInfo) -> Any:
+            url = self.url("change", str(LockId(one.using, False, one.name)))
+            return format_html('<a href="{}">{}</a>', url, cells.value(one.name))
+
+        found.sort(key=lambda one: (-one.counts[Stage.PARKED], one.name))
+        columns = (replace(NAMES[0], value=name), *NAMES[1:])
+        return cells.table(gettext("Tasks"), columns, found) if found else None
 
     # One lock.
 

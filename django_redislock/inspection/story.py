@@ -223,6 +223,8 @@ def _frees_itself(one: HolderInfo) -> Sentence:
 
 def next_one(lock: LockInfo, waiters: Sequence[WaiterInfo]) -> Sentence:
     """Say who gets the lock next."""
+    if lock.kind == Kind.TASK:
+        return Sentence(_("Parked tasks go on when one of its name begins or ends."))
     if not lock.waiters or not waiters:
         return Sentence(_("Nobody waits."))
     first = next((one for one in waiters if one.alive), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,6 +10,8 @@ from datetime import datetime
 from enum import StrEnum
 from operator import attrgetter
 from typing import NamedTuple
+
+from django.utils.translation import gettext_noop as _
 
 from ..base.holder import Holder, server_time
 from ..lease import claims
@@ -21,9 +24,12 @@ from ..transport.ports import SyncPort
 from ..transport.server import server_of
 from .reading import shared
 from .sheet import Column, Owner, Seconds
+from .words import Sentence, duration
 
 MOST = 10_000
 """Names that are listed."""
+AT_ONCE = 100
+"""Names in one request."""
 
 
 class Stage(StrEnum):
@@ -41,14 +47,14 @@ class TaskInfo(NamedTuple):
 
     stage: Stage
     id: str
-    """The id of its message."""
+    """The id of its message. Until the queue has given one, it begins with a question mark."""
     remaining: float | None = None
     """Until its claim, its permit or its lease ends, unless it is renewed."""
     owner: str = ""
     """The process that queued it, or runs it; "": not known."""
     label: str = ""
     since: datetime | None = None
-    """When it was queued, or began."""
+    """When it was queued, was parked for the first time, or began."""
     age: float | None = None
     due: datetime | None = None
     """When it may begin, if it settles."""
@@ -66,46 +72,82 @@ class TasksInfo:
     limit: int | None
     """How many may run at a time, as those that run have said; if they differ, the least."""
     oldest: float | None
-    """Seconds since the first of those whose age is known was queued, or began."""
+    """Seconds since the first of those whose age is known was queued, parked, or began."""
     items: list[TaskInfo]
-    """In the order in which they go on, up to 100 of each stage."""
+    """In the order in which they go on, up to 100 of each stage; in a list of names, only the
+    first of those that are parked."""
     claim: str | None
     """The id of the task that has the name: it is queued, promoted or parked."""
     lapsed: int = field(repr=False)
     """How many have to be healed."""
+    waits: int = field(repr=False)
+    """How many are parked, or are sent again when they are healed."""
 
     @property
     def stuck(self) -> bool:
-        """Whether some are parked, and none runs that would let them go on."""
-        return self.items[:1] != [] and self.items[0].stage == Stage.PARKED
+        """Whether some have to wait for a call or a sweep: none runs that would let them go on."""
+        return bool(self.waits) and not self.counts[Stage.RUNNING] + self.counts[Stage.PROMOTED]
+
+    @property
+    def first(self) -> TaskInfo | None:
+        """The first one that is parked."""
+        return next((one for one in self.items if one.stage == Stage.PARKED), None)
+
+    @property
+    def story(self) -> list[Sentence]:
+        """Say which of the parked ones goes on next; and if none runs that would let it, what
+        does."""
+        said, first, more = [], self.first, self.counts[Stage.PARKED] - 1
+        if first is not None:
+            template = _("Next: the task %(id)s, parked for %(time)s.")
+            if more:
+                template = _("Next: the task %(id)s, parked for %(time)s, and %(number)s more.")
+            said.append(Sentence(template, id=first.id, time=duration(first.age), number=more))
+        if self.stuck:
+            words = ["manage.py", "redislock", "sweep", f"--using={self.using}", self.name]
+            template = _("Nothing runs that would let the others go on. Write: %(command)s")
+            said.append(Sentence(template, command=shlex.join(words)))
+        return said
 
 
 def tasks(name: str, using: str) -> TasksInfo:
-    """Return what there is of a name. Raises `LockUnavailable`."""
-    found = run(work.look(SyncPort(server_of(using)), Keys.of(conf.prefix(), name)))
+    """Return what there is of a name. Raises `LockUnavailable`, `LockError`."""
+    return _info(run(work.look(SyncPort(server_of(using)), Keys.of(conf.prefix(), name))), using)
+
+
+def tasks_of(name: str, using: str) -> TasksInfo | None:
+    """Return the tasks of a lock; None: its name is that of no task. Raises `LockUnavailable`,
+    `LockError`."""
+    return tasks(name, using) if conf.written(name).startswith(work.PREFIX) else None
+
+
+def _info(found: work.Tasks, using: str) -> TasksInfo:
     now, claim = server_time(found.now_us), found.waiting
 
-    def waits(stage: Stage, id: str, remaining: float | None = None) -> TaskInfo:
-        if claim is None or claim.id != id:
-            return TaskInfo(stage, id, remaining)
-        age = (now - claim.since).total_seconds()
-        its = claim.owner, claim.label, claim.since, age, claim.due
-        return TaskInfo(stage, id, remaining, *its)
+    def waits(
+        stage: Stage, id: str, remaining: float | None = None, since: datetime | None = None
+    ) -> TaskInfo:
+        its = claim if claim is not None and claim.id == id else None
+        since = since or (its and its.since)
+        age = None if since is None else (now - since).total_seconds()
+        said = (its.owner, its.label) if its else ("", "")
+        return TaskInfo(stage, id, remaining, *said, since, age, its and its.due)
 
     items = []
     for its in found.running:
         by = Holder.parse(its.record, -1, found.now_us)
         says = by.owner or "", by.label, by.acquired_at, by.held, None, its.weight
         items.append(TaskInfo(Stage.RUNNING, its.id, its.left, *says))
-    left = {id: (until - now).total_seconds() for id, until in found.promoted.items()}
-    items += [waits(Stage.PROMOTED, id, its) for id, its in left.items() if its > 0]
-    items += [waits(Stage.PARKED, id) for id in found.parked_ids]
+    for id, (at, until) in found.promoted.items():
+        if until > now:
+            items.append(waits(Stage.PROMOTED, id, (until - now).total_seconds(), at))
+    items += [waits(Stage.PARKED, id, None, at) for id, at in found.first.items()]
     if claim is not None and all(one.id != claim.id for one in items):
         items.append(waits(Stage.QUEUED, claim.id, claim.lives))
     counts = Counter({Stage.PARKED: found.parked})
     counts.update(one.stage for one in items if one.stage != Stage.PARKED)
     return TasksInfo(
-        name=name,
+        name=found.name,
         using=using,
         counts=counts,
         limit=min((shared(its.record)[1] or 1 for its in found.running), default=None),
@@ -113,14 +155,22 @@ def tasks(name: str, using: str) -> TasksInfo:
         items=items,
         claim=claim and claim.id,
         lapsed=found.lapsed,
+        waits=found.parked + found.again,
     )
 
 
-def names(using: str) -> list[str]:
-    """Return the names of which something waits, is parked or runs. A cluster has no list of them.
-    Raises `LockUnavailable`."""
-    keys = Keys.of(conf.prefix(), "-")
-    return sorted(run(work.names(SyncPort(server_of(using)), keys, 0, MOST)))
+def names(using: str, most: int = MOST) -> list[TasksInfo]:
+    """Return what there is of the names of which something waits, is parked or runs; of more than
+    `most`, of those that are noted for longest. A cluster has no list of them. Raises
+    `LockUnavailable`."""
+    port = SyncPort(server_of(using))
+    found: dict[str, TasksInfo] = {}
+    for skip in range(0, most, AT_ONCE):
+        number, some = run(work.names(port, conf.prefix(), skip, AT_ONCE))
+        found |= {one.name: _info(one, using) for one in some}
+        if number < AT_ONCE:
+            break
+    return [found[name] for name in sorted(found)]
 
 
 def drop_claim(found: TasksInfo, *, by: str, reason: str) -> bool:
@@ -138,20 +188,20 @@ def drop_claim(found: TasksInfo, *, by: str, reason: str) -> bool:
 
 
 NAMES: Sequence[Column[TasksInfo]] = (
-    Column("name", attrgetter("name"), shrinks=True),
-    Column("running", lambda one: one.counts[Stage.RUNNING], right=True),
-    Column("promoted", lambda one: one.counts[Stage.PROMOTED], right=True),
-    Column("parked", lambda one: one.counts[Stage.PARKED], right=True),
-    Column("queued", lambda one: one.counts[Stage.QUEUED], right=True),
-    Column("oldest", lambda one: Seconds(one.oldest), right=True),
+    Column(_("name"), attrgetter("name"), shrinks=True),
+    Column(_("running"), lambda one: one.counts[Stage.RUNNING], right=True),
+    Column(_("promoted"), lambda one: one.counts[Stage.PROMOTED], right=True),
+    Column(_("parked"), lambda one: one.counts[Stage.PARKED], right=True),
+    Column(_("queued"), lambda one: one.counts[Stage.QUEUED], right=True),
+    Column(_("oldest"), lambda one: Seconds(one.oldest), right=True),
 )
 TASKS: Sequence[Column[TaskInfo]] = (
-    Column("stage", attrgetter("stage")),
-    Column("id", attrgetter("id")),
-    Column("by", lambda one: Owner(one.owner), shrinks=True),
-    Column("for", lambda one: Seconds(one.age), right=True),
-    Column("remaining", lambda one: Seconds(one.remaining), right=True),
-    Column("due", attrgetter("due"), drops=1),
-    Column("weight", attrgetter("weight"), right=True, drops=2),
-    Column("label", attrgetter("label"), shrinks=True, drops=3),
+    Column(_("stage"), attrgetter("stage")),
+    Column(_("id"), lambda one: "" if one.id.startswith(work.TICKET) else one.id),
+    Column(_("by"), lambda one: Owner(one.owner), shrinks=True),
+    Column(_("for"), lambda one: Seconds(one.age, one.since), right=True),
+    Column(_("remaining"), lambda one: Seconds(one.remaining), right=True),
+    Column(_("due"), attrgetter("due"), drops=1),
+    Column(_("weight"), attrgetter("weight"), right=True, drops=2),
+    Column(_("label"), attrgetter("label"), below="id", shrinks=True, drops=3),
 )

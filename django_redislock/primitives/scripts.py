@@ -145,8 +145,8 @@ PARTS: dict[str, tuple[str, ...]] = {
     "work_claim": _WORK,
     "work_confirm": ("clock",),
     "work_end": _WORK,
-    "work_look": _WORK,
-    "work_names": ("clock",),
+    "work_look": (*_WORK, "work_seen"),
+    "work_names": (*_WORK, "work_seen"),
     "work_sent": ("clock",),
 }
 """All scripts, and the parts that stand before each of them, in order. What a part needs of others
@@ -167,6 +167,7 @@ file of the script without it, with more parts."""
 
 _FINDS_KEYS = {
     *("inspection_index", "inspection_page", "inspection_scan", "inspection_urgent"),
+    "work_names",
 }
 """Scripts that look at keys which they find. Those of a single lock are given all their keys."""
 _ANY_KEY = "--!df flags=allow-undeclared-keys\n"

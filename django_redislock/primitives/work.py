@@ -48,6 +48,8 @@ from .keys import Keys
 from .permits import Permits
 from .scripts import ask, flag, instant, maybe, text, whole
 
+PREFIX = "task:"
+"""The beginning of the names of tasks, so that they exclude no other locks."""
 TICKET = "?"
 """Begins an id that stands for one that the queue has not given yet."""
 SHORT = 30.0
@@ -159,17 +161,22 @@ class Waiting(NamedTuple):
 class Tasks(NamedTuple):
     """The tasks of one name, as they were read."""
 
+    name: str
     now_us: int
     waiting: Waiting | None
     parked: int
     """How many are parked."""
-    parked_ids: list[str]
-    promoted: dict[str, datetime]
-    """Messages that were sent again, and until when their permits wait for them."""
+    first: dict[str, datetime | None]
+    """The first of them, and since when; None: not known."""
+    promoted: dict[str, tuple[datetime | None, datetime]]
+    """Messages that were sent again: since when they were parked, and until when their permits
+    wait for them."""
     running: list[Running]
     lapsed: int
     """Runs whose leases have ended, and promoted messages that nobody has sent in time: they wait
     for somebody to heal them."""
+    again: int
+    """How many of these are sent again then."""
 
 
 def keys_of(keys: Keys, token: str) -> list[str]:
@@ -341,40 +348,52 @@ async def sent(port: Scripts, keys: Keys, id: str, new_id: str, lives: float) ->
     return await twice(lambda: ask(port, flag, "work_sent", its, args))
 
 
-async def names(port: Scripts, keys: Keys, skip: int, limit: int) -> list[str]:
-    """Return names of which something is noted. Raises `LockUnavailable`."""
+async def names(port: Scripts, prefix: str, skip: int, limit: int) -> tuple[int, list[Tasks]]:
+    """Look at the tasks of names of which something is noted, of each up to 100 that run and the
+    first that is parked. Return how many names there were, and what could be read. Raises
+    `LockUnavailable`."""
 
-    def read(answer: Any) -> list[str]:
-        return [readable(text(name)) for name in answer]
+    def read(answer: Any) -> tuple[int, list[Tasks]]:
+        now_us, number, *each = answer
+        return whole(number), [_tasks(now_us, one) for one in each]
 
-    return await ask(
-        port, read, "work_names", [keys.lock, keys.tasks], [tokens.word(), skip, limit]
-    )
+    args: list[Word] = [tokens.word(), skip, limit, LISTED]
+    return await ask(port, read, "work_names", keys_of(Keys.of(prefix, "-"), ""), args)
 
 
 async def look(port: Scripts, keys: Keys) -> Tasks:
     """Look at the tasks of a name. Raises `LockUnavailable`, `LockError`."""
-    return await ask(port, _tasks, "work_look", keys_of(keys, ""), [tokens.word(), LISTED])
+    args: list[Word] = [tokens.word(), LISTED, keys.name]
+    return await ask(port, lambda answer: _tasks(*answer), "work_look", keys_of(keys, ""), args)
 
 
-def _tasks(answer: Any) -> Tasks:
-    now_us, waits, parked, ids, promoted, runs, lapsed = answer
+def _tasks(now_us: Any, answer: Any) -> Tasks:
+    name, waits, parked, first, promoted, runs, lapsed, again = answer
     waiting = None
     if waits is not None:
         id, says, at, due, pttl = waits
         owner, _, label = readable(text(says)).partition("|")
-        since = server_time(instant(at))
         until = None if due is None else server_time(instant(due))
+        since = server_time(instant(at))
         waiting = Waiting(text(id).decode(), owner, label, since, until, whole(pttl) / 1000)
     return Tasks(
+        text(name).decode(errors="replace"),
         instant(now_us),
         waiting,
         whole(parked),
-        [text(id).decode() for id in ids],
-        {text(id).decode(): server_time(instant(until)) for id, until in promoted},
+        {text(id).decode(): _since(at) for id, at in first},
+        {
+            text(id).decode(): (_since(at), server_time(instant(until)))
+            for id, at, until in promoted
+        },
         [
             Running(text(id).decode(), whole(w), maybe(record) or b"", whole(left) / 1000)
             for id, w, record, left in runs
         ],
         whole(lapsed),
+        whole(again),
     )
+
+
+def _since(at: Any) -> datetime | None:
+    return server_time(instant(at)) if text(at) else None

@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple, TypedDict, Unpack
 
 from ..lease.plan import Plan, plan_of
 from ..primitives.keys import Keys
+from ..primitives.work import PREFIX
 from ..settings import conf
 from ..settings.naming import name_maker
 from ..settings.policy import ARGUMENT_VALIDATORS
@@ -22,8 +23,6 @@ from ..settings.validators import (
 
 QUEUED_FOR = 3600.0
 """Seconds that a message may wait in its queue, unless `unique` says it."""
-PREFIX = "task:"
-"""The beginning of the names of tasks, so that they exclude no other locks."""
 
 
 class RuleOptions(TypedDict, total=False):

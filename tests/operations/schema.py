@@ -27,6 +27,8 @@ _TABLES = {
     "show": "Output of show",
     "clear": "Output of clear",
     "watch": "Output of watch",
+    "tasks": "The tasks of a name",
+    "task": "A task",
     "fence": "Output of fence",
     "raising": "A raising",
     "config": "Output of config",

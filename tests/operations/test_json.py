@@ -11,9 +11,12 @@ from redis import Redis
 
 from django_redislock import LockError, LockUnavailable, ReadWriteLock, Semaphore, redis_lock
 from django_redislock.inspection import Inspector, Listing
+from django_redislock.tasks import limited, unique
 from tests.operations.calling import Done, call, granted, strangers, write_down
 from tests.operations.schema import Seen
 from tests.processes import Worker
+from tests.tasks.by_hand import task
+from tests.tasks.test_operators import park
 from tests.waiting import eventually
 
 SETTINGS = {"TTL": 60, "ON_CONFLICT": print, "LOCKS": {"job": {"WAIT": None, "LIMIT": 3}}}
@@ -75,6 +78,12 @@ def test_keys_and_types(
     waiter.ends()
     assert say("show", "show", "job").json["state"] == "free"
     say("show", "show", "never")
+    park(limited("sync:{pk}", 2)(task(lambda pk: None)), 1)
+    redis.hset("redislock:{task:sync:7}:messages", "m3", "1|of an older process")
+    say("show", "show", "task:sync:7")
+    unique("digest:{pk}", settle=9)(task(lambda pk: None)).enqueue(7)
+    say("show", "show", "task:digest:7")
+    say("show", "show", "task:nothing")
     redis_lock("expired", renew=False).acquire()
     write_down()
     redis.delete("redislock:{expired}")

@@ -55,11 +55,45 @@ class TestTheKind:
             (lock,) = call("list", "--json").json["items"]
             assert (lock["name"], lock["kind"], lock["limit"]) == ("task:sync:7", "task", 2)
             assert re.search(r"task:sync:7 +task +held +1 of 2: ", call("list").out)
+            assert "Tasks:" not in call("list").out  # it is a lock
             out = call("show", "task:sync:7").out
             assert "Kind:            task" in out
-            assert "manage.py redislock tasks task:sync:7" in out
+            assert re.search(r"^running +m1 +\S+ · \d+ +0\.\d s +(29|30)\.\d s", out, re.M)
 
         while_running(sync, look)
+
+    def test_what_waits(self, sync: Task) -> None:
+        """`list` counts what is no lock, and `show` says who is next, and since when."""
+        unique("reindex:{pk}")(task(lambda pk: None)).enqueue(1)
+        assert call("list").out.endswith(
+            "Tasks: 1 queued. See manage.py redislock tasks --using=default\n"
+        )
+        assert "Tasks:" not in call("list", "--pattern", "task:*").out
+        park(sync, 2)
+        assert "Tasks: 2 parked, 1 queued. See" in call("list").out
+        done = call("show", "task:sync:7")
+        assert re.search(r"^Next: the task m3, parked for 0\.\d s, and 1 more\.$", done.out, re.M)
+        assert re.search(r"^parked +m4 +- +0\.\d s", done.out, re.M)
+        its = call("show", "task:sync:7", "--json").json["tasks"]
+        assert [one["id"] for one in its["items"][2:]] == ["m3", "m4"]
+        assert all(0 <= one["age"] < 5 for one in its["items"])
+        done = call("show", "task:reindex:1")
+        assert done.code == 3
+        assert re.search(r"^queued +m1 ", done.out, re.M)
+
+    def test_a_text_without_a_time(self, sync: Task, redis: Redis) -> None:
+        """A message that an older process has parked goes on, too; its age is not known."""
+        park(sync, 2)
+        key = "redislock:{task:sync:7}:messages"
+        old = re.sub(rb"^(\d+)@\d+", rb"\1", redis.hget(key, "m3"))
+        redis.hset(key, "m3", old)
+        assert "Next: the task m3, parked for -, and 1 more." in call("tasks", "sync:7").out
+        lose_leases(redis)
+        assert call("sweep").code == 0
+        assert [one.id for one in sync.backlog.messages] == ["m3"]
+        while sync.backlog.messages:
+            sync.backlog.work()
+        assert names() == []
 
     @pytest.mark.parametrize(
         "other",
@@ -251,7 +285,12 @@ class TestSweep:
         park(sync, 3)
         assert call("sweep").out == "1 name swept: 0 tasks healed, 0 sent again.\n"
         lose_leases(redis)
-        assert "Nothing runs that would let the parked ones go on." in call("tasks", "sync:7").out
+        stuck = (
+            "Next: the task m3, parked for 0.0 s, and 2 more.\n"
+            "Nothing runs that would let the others go on. Write: "
+            "manage.py redislock sweep --using=default task:sync:7\n"
+        )
+        assert stuck in re.sub(r"0\.\d s", "0.0 s", call("tasks", "sync:7").out)
         assert call("sweep", "sync:7").out == "1 name swept: 0 tasks healed, 1 sent again.\n"
         assert [one.id for one in sync.backlog.messages] == ["m3"]
         while sync.backlog.messages:

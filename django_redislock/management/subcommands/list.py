@@ -5,24 +5,28 @@ from __future__ import annotations
 import itertools
 import signal
 import time
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
 from django.core.management.base import CommandParser
 
-from ...base.exceptions import LockUnavailable
+from ...base.exceptions import LockError, LockUnavailable
 from ...commands import UNAVAILABLE
 from ...doctor.finding import Level
 from ...doctor.findings import UNREACHABLE, server_findings
 from ...inspection import ORDERS, WORST_FIRST, Listing, Page, State
 from ...inspection.sheet import LOCKS
+from ...inspection.tasks import Stage, names
 from ...inspection.words import clean, count, instant
 from ..arguments import (
     WRONG,
     add_limit,
     add_output,
     add_using,
+    command_line,
     interval_argument,
     limit_argument,
     listing,
@@ -32,6 +36,8 @@ from ..events import Events, Interrupted, require_main_thread
 from ..output import Paper, Printer, screen
 
 _EXAMPLE = 'To see one here: with redis_lock("job", ttl=60): time.sleep(60)'
+_WAITING = (Stage.PROMOTED, Stage.PARKED, Stage.QUEUED)
+"""Stages of tasks that hold no lock."""
 _AROUND = 6
 """Lines of a screen without a lock: up to three above, the titles, the totals, one to spare."""
 
@@ -120,14 +126,23 @@ class List:
         page = matching(where, options, options["limit"])
         lines = [*as_lines(page, printer, wide=options["output"] == "wide")]
         filtered = options["pattern"] != "*" or options["state"] or options["host"]
-        if not page.total and not filtered:
-            lines.append(_EXAMPLE)
+        if not filtered:
+            lines += _waiting_tasks(using_of(options)) or ([] if page.total else [_EXAMPLE])
         printer.write(as_document(page), lines)
         missing = [*left_out(where)]
         wrong = [] if page.total or missing else [*_what_is_wrong(using_of(options))]
         for line in missing + wrong:
             printer.complain(line)
         return UNAVAILABLE if missing else WRONG if wrong else 0
+
+
+def _waiting_tasks(using: str) -> list[str]:
+    """A line about tasks that are no locks, since they don't run."""
+    with suppress(LockError):  # the user may only look at locks
+        totals = sum((one.counts for one in names(using)), Counter[Stage]())
+        if said := ", ".join(f"{totals[it]} {it}" for it in _WAITING if totals[it]):
+            return [f"Tasks: {said}. See {command_line('tasks', {'using': using})}"]
+    return []
 
 
 def left_out(where: Listing) -> Iterator[str]:

@@ -11,10 +11,11 @@ from typing import Any
 from django.core.management.base import CommandParser
 
 from ...base.servers import aliases_of
-from ...inspection import SHARED, UNREADABLE, Inspector, Kind, LockInfo, Past, State, WaiterInfo
+from ...inspection import SHARED, UNREADABLE, Inspector, LockInfo, Past, State, WaiterInfo
 from ...inspection.facts import NoteInfo, groups
 from ...inspection.sheet import HOLDERS, PAST, SETTINGS, WAITERS, facts, settings_of, wants
 from ...inspection.story import free_story, kind, silent, story
+from ...inspection.tasks import TASKS, TasksInfo, tasks_of
 from ...inspection.words import clean, count, duration, instant
 from ...settings.conf import Setting
 from ..arguments import (
@@ -57,6 +58,7 @@ class _Report:
     settings: dict[str, Setting]
     similar: list[str]
     """Names of held locks that are nearly the same, if this one is free."""
+    tasks: TasksInfo | None
     given: dict[str, Any] = field(repr=False)
     """The options with which it was found."""
     wide: bool = field(repr=False)
@@ -76,6 +78,7 @@ class _Report:
             note=inspector.note(name),
             settings=settings_of(name),
             similar=[] if lock else _similar(name, options),
+            tasks=tasks_of(name, aliases_of(inspector.using)[0]),
             given={"using": options["using"], "cache-locks": options["cache_locks"]},
             wide=wide,
         )
@@ -92,11 +95,13 @@ class _Report:
         where = ", ".join(map(repr, aliases_of(self.using)))
         heading = printer.style.MIGRATE_HEADING(f"{clean(self.name)} on {where}")
         holders = lock.holders if lock is not None and lock.kind in SHARED else ()
+        tasks, said = (self.tasks.items, self.tasks.story) if self.tasks else ((), ())
         parts: tuple[Iterable[str], ...] = (
-            (heading, *self._story(printer)),
+            (heading, *self._story(printer), *map(clean, said)),
             printer.facts(self._facts(), 17),
             self._noted(),
             printer.table(HOLDERS, holders, wide=wide),
+            printer.table(TASKS, tasks, wide=wide) if tasks else (),
             self._queue(printer) if self.waiters else (),
             printer.table(PAST, past.holders, wide=wide),
             (f"Before: {UNREADABLE}.",) if past.unreadable else (),
@@ -116,8 +121,6 @@ class _Report:
             yield printer.paint(clean(sentence), style)
         if self.lock.state in (State.BROKEN, State.STALE):
             yield f"To clear it: {command_line('clear', self.given, [self.name])}"
-        if self.lock.kind == Kind.TASK:
-            yield f"What waits: {command_line('tasks', {}, [self.name])}"
 
     def _facts(self) -> Iterator[tuple[str, Any]]:
         lock = self.lock

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
@@ -16,10 +15,11 @@ from ...commands import BUSY
 from ...inspection import servers
 from ...inspection.tasks import NAMES, TASKS, Stage, TasksInfo, drop_claim, names, tasks
 from ...inspection.words import clean, count, duration
+from ...primitives.work import PREFIX
 from ...settings import conf
 from ...tasks import guarded
 from ...tasks.guarded import Swept
-from ...tasks.rules import PREFIX, Limit
+from ...tasks.rules import Limit
 from ..arguments import (
     FREE,
     PLACEHOLDER,
@@ -50,8 +50,7 @@ def _found(options: dict[str, Any]) -> list[TasksInfo]:
     """The tasks of one name, or of all that are listed."""
     name = options["name"]
     if name is None:
-        using = using_of(options)
-        return [tasks(one, using) for one in names(using)]
+        return names(using_of(options))
     name = name if conf.written(name).startswith(PREFIX) else PREFIX + name
     return [tasks(name, options["using"] or aliases_of(conf.listed(name).using)[0])]
 
@@ -94,9 +93,7 @@ def _sheet(found: TasksInfo, printer: Printer) -> Iterator[str]:
     numbers = ", ".join(f"{found.counts[stage]} {stage}" for stage in Stage)
     yield clean(f"{found.name} on {found.using!r}: {numbers}{limit}.")
     yield from printer.table(TASKS, found.items)
-    if found.stuck:
-        yield "Nothing runs that would let the parked ones go on. Write:"
-        yield f"  {command_line('sweep', {'using': found.using}, [found.name])}"
+    yield from map(clean, found.story)
 
 
 def _drop(found: TasksInfo, options: dict[str, Any]) -> tuple[int, *tuple[str, ...]]:
@@ -139,7 +136,7 @@ def keep_swept() -> None:
         time.sleep(EVERY)
         for using in servers():
             try:
-                for found in map(partial(tasks, using=using), names(using)):
+                for found in names(using):
                     if found.lapsed or found.counts[Stage.PARKED] or not found.items:
                         sweep(found)
             except LockError as error:

@@ -27,6 +27,7 @@
 local ttl, says, id = tonumber(ARGV[2]), ARGV[3], ARGV[4]
 local limit, weight, mark, message = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7], ARGV[8]
 local begun, withdrawn = KEYS[14], KEYS[16]
+local text = weight .. '@' .. integer(now) .. mark .. message
 
 expire()
 if ends_of(token) then
@@ -63,7 +64,7 @@ if first and (others == 0 or others + weight <= limit) then
     redis.call('SADD', begun, id)
     redis.call('PEXPIRE', begun, 2 * SENDING / 1000)
   end
-  if ARGV[9] == '1' and message ~= '' then redis.call('HSET', messages, id, weight .. mark .. message) end
+  if ARGV[9] == '1' and message ~= '' then redis.call('HSET', messages, id, text) end
   local latest = false
   if waiting == id or waiting and string.sub(waiting, 1, 1) == TICKET then
     latest = redis.call('HGET', claim, 'message')
@@ -80,7 +81,7 @@ end
 if own then
   -- The limit has changed, or another message has begun with its permit.
   redis.call('LPUSH', parked, id)
-elseif message ~= '' and redis.call('HSETNX', messages, id, weight .. mark .. message) == 1 then
+elseif message ~= '' and redis.call('HSETNX', messages, id, text) == 1 then
   redis.call('RPUSH', parked, id)
 end
 promote(limit)
