@@ -27,9 +27,12 @@ from django_redislock.contrib.prometheus.fleet import FAMILIES, Busy, Fleet, Ser
 from django_redislock.contrib.prometheus.views import fleet_view
 from django_redislock.inspection import Listing, inspectors
 from django_redislock.settings import naming
+from django_redislock.tasks import limited, unique
 from tests.caches import caches
 from tests.manage import Manage
 from tests.operations.calling import AWAY, call, granted, run, write_down
+from tests.tasks.by_hand import task
+from tests.tasks.test_operators import lose_leases, park
 from tests.test_decorators import held_elsewhere
 from tests.waiting import PATIENCE, eventually
 
@@ -116,6 +119,24 @@ def test_who_waits(redis: Redis) -> None:
         eventually(lambda: scraped("redislock_oldest_wait_seconds")["job:*",] > 0.2)
         assert scraped("redislock_oldest_wait_seconds")["other",] == 0
     waits.join(PATIENCE)
+
+
+def test_tasks(redis: Redis) -> None:
+    """Those of all names of a pattern, by stage; and those that nobody lets go on."""
+    sync = limited("sync:{pk}", 2)(task(lambda pk: None))
+    park(sync, 3)
+    for number in range(2):
+        unique("reindex:{pk}")(task(lambda pk: None)).enqueue(number)
+    found = scraped("redislock_tasks")
+    assert {its: number for its, number in found.items() if number} == {
+        ("task:sync:*", "running"): 2,
+        ("task:sync:*", "parked"): 3,
+        ("task:reindex:*", "queued"): 2,
+    }
+    assert ("task:reindex:*", "parked") in found  # 0 before it is 1
+    assert scraped("redislock_stuck_tasks") == {("task:sync:*",): 0, ("task:reindex:*",): 0}
+    lose_leases(redis)
+    assert scraped("redislock_stuck_tasks")["task:sync:*",] == 3
 
 
 def test_the_oldest_hold(redis: Redis) -> None:

@@ -22,6 +22,7 @@ from ...base.background import start
 from ...base.clock import now
 from ...base.exceptions import LockError
 from ...inspection import Inspector, Listing, LockInfo, State, inspectors, servers
+from ...inspection.tasks import Stage, TasksInfo, names
 from ...periodic.job import jobs
 from ...periodic.report import JobInfo, JobState, Ledger
 from ...primitives.ledger import RunOutcome
@@ -120,6 +121,7 @@ class _Snapshot(Collector):
             waits = _oldest_waits(using, page.items)
             cleared = sum(one.clearings() for one in inspectors(using))
             untold = sum(one.untold() for one in inspectors(using))
+            tasks = names(using)
         except LockError:
             return False
         self._add("redislock_clearings_total", [using], cleared)
@@ -139,7 +141,19 @@ class _Snapshot(Collector):
             self._add("redislock_oldest_wait_seconds", labels, waits.get(its, 0.0))
             holds = (one.holder.held or 0.0 for lock in locks for one in lock.holders)
             self._add("redislock_oldest_hold_seconds", labels, max(holds, default=0.0))
+        self._tasks(using, tasks)
         return not listing.unasked
+
+    def _tasks(self, using: str, tasks: list[TasksInfo]) -> None:
+        groups: dict[str, list[TasksInfo]] = {}
+        for one in tasks:
+            groups.setdefault(pattern(one.name), []).append(one)
+        for its, some in groups.items():
+            for stage in Stage:
+                number = sum(one.counts[stage] for one in some)
+                self._add("redislock_tasks", [using, its, stage], number)
+            stuck = sum(one.waits for one in some if one.stuck)
+            self._add("redislock_stuck_tasks", [using, its], stuck)
 
     # Jobs.
 
@@ -182,6 +196,11 @@ FAMILIES: dict[str, tuple[str, tuple[str, ...]]] = {
     "redislock_untold_handovers_total": (
         "Handovers that no message announced to a waiter that listened.",
         ("using",),
+    ),
+    "redislock_tasks": ("Tasks of unique and limited, by stage.", (*_LOCK, "stage")),
+    "redislock_stuck_tasks": (
+        "Tasks that wait for a call or a sweep, since none of their name runs.",
+        _LOCK,
     ),
     "redislock_job_state": ("1 for the state that a periodic job is in.", (*_JOB, "state")),
     "redislock_job_last_outcome": (
