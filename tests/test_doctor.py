@@ -43,11 +43,14 @@ from django_redislock.doctor.settings import overlap
 from django_redislock.inspection import Inspector
 from django_redislock.primitives import scripts
 from django_redislock.settings import naming
+from django_redislock.tasks import limited
 from tests.caches import caches, entry
 from tests.manage import broken_project, environ
 from tests.operations.calling import AWAY, run, write_down
 from tests.pasting import paste
 from tests.processes import ROOT
+from tests.tasks.by_hand import Task, task
+from tests.tasks.test_operators import die, lose_leases, park
 from tests.waiting import PATIENCE, eventually
 
 pytestmark = pytest.mark.slow
@@ -769,6 +772,48 @@ def judged(**seen: Any) -> dict[str, Any]:
     )
     found = rules.judge(replace(plain, **seen))
     return {one.id.removeprefix("redislock."): one for one in found}
+
+
+class TestW114:
+    """W114: tasks wait, and neither a call nor a sweep lets them go on."""
+
+    @pytest.fixture
+    def at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Without the time that `runperiodic` has."""
+        monkeypatch.setattr(asking, "SWEPT_WITHIN", 0.0)
+
+    @pytest.fixture
+    def sync(self, good: Redis) -> Task:
+        made: Task = limited("sync:{pk}", 2)(task(lambda pk: None))
+        return made
+
+    @pytest.mark.usefixtures("at_once")
+    def test_parked(self, good: Redis, sync: Task) -> None:
+        park(sync, 3)
+        assert doctor().wrong == set(), "some run, and will end"
+        lose_leases(good)
+        report = doctor()
+        assert report.wrong == {"W114"}
+        finding = report.findings["W114"]
+        assert re.match(
+            r"Tasks of 'task:sync:7' wait, the first for \d\.\d s, ", finding["message"]
+        )
+        assert finding["hint"] == "manage.py redislock sweep"
+        call_command("redislock", "sweep", stdout=StringIO())
+        assert [one.id for one in sync.backlog.messages] == ["m3"]
+        assert doctor().wrong == set()
+
+    def test_runperiodic_may_be_about_to_sweep(self, good: Redis, sync: Task) -> None:
+        park(sync, 1)
+        lose_leases(good)
+        assert doctor().wrong == set()
+
+    @pytest.mark.parametrize("recover", [False, True])
+    def test_one_that_was_killed(self, good: Redis, recover: bool) -> None:
+        """It waits, too, if it is sent again."""
+        die(limited("sync:{pk}", 2, recover=recover)(task(lambda pk: None)))
+        lose_leases(good)
+        assert doctor().wrong == ({"W114"} if recover else set())
 
 
 def test_nothing_was_seen() -> None:

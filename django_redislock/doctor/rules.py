@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import chain
 
+from ..inspection.words import duration
 from . import permissions, vendors
 from .caches import at
 from .finding import Finding, changed, into_cache, into_redislock, joined, listed
@@ -25,7 +26,7 @@ _FACTORY = "django_redislock.cluster.ClusterConnectionFactory"
 def judge(server: ServerFacts) -> Iterator[Finding]:
     """Apply all rules to the facts about a server."""
     where = f"Node {server.node}: " if server.node else ""
-    all_rules = (_server, _permissions, _messages, _replicas, _operation, _keys, _summary)
+    all_rules = (_server, _permissions, _messages, _replicas, _operation, _keys, _tasks, _summary)
     for finding in chain.from_iterable(rules(server) for rules in all_rules):
         yield replace(finding, message=f"{where}{finding.message}", alias=server.alias)
 
@@ -268,6 +269,20 @@ def _keys(server: ServerFacts) -> Iterator[Finding]:
             f"place: rows that have seen larger tokens refuse every new lease.",
             "For each model with a fencing token: manage.py redislock fence NAME "
             "--model=APP.MODEL --yes",
+        )
+
+
+def _tasks(server: ServerFacts) -> Iterator[Finding]:
+    if server.stuck:
+        oldest = max((one.first.age or 0.0 for one in server.stuck if one.first), default=None)
+        since = "" if oldest is None else f", the first for {duration(oldest)}"
+        yield Finding(
+            "redislock.W114",
+            f"Tasks of {listed([one.name for one in server.stuck])} wait{since}, and none of "
+            f"that name runs and would let them go on. The workers of those before them were "
+            f"killed, and no call and no sweep came since then. `manage.py runperiodic` sweeps "
+            f"once a minute.",
+            "manage.py redislock sweep",
         )
 
 

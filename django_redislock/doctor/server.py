@@ -24,8 +24,9 @@ from redis.exceptions import (
 )
 
 from ..base import label
-from ..base.exceptions import LockUnavailable
+from ..base.exceptions import LockError, LockUnavailable
 from ..base.holder import Holder
+from ..inspection.tasks import TasksInfo, names
 from ..primitives import fence
 from ..primitives.contract import run
 from ..primitives.keys import COUNTED, Keys, counter, name_of
@@ -39,6 +40,10 @@ from .caches import hosts_of
 
 SLOTS_LOOKED_AT = 50
 """Slots by which a node of a cluster is told from a server with all slots behind one address."""
+
+
+SWEPT_WITHIN = 120.0
+"""Seconds. `runperiodic` sweeps once a minute."""
 
 
 class Unreachable(Exception):
@@ -97,6 +102,8 @@ class ServerFacts:
     refused: permissions.Refused = field(default_factory=permissions.Refused)
     messages: permissions.Messages = field(default_factory=permissions.Messages)
     keys: KeyFacts = field(default_factory=KeyFacts)
+    stuck: tuple[TasksInfo, ...] = ()
+    """Names of tasks that wait for a call or a sweep, for longer than `SWEPT_WITHIN`."""
     unseen: tuple[str, ...] = ()
     """Facts that could not be seen, and why."""
 
@@ -193,6 +200,11 @@ class _Asking:
             facts.unreadable_clocks += clock.code == fence.UNREADABLE
         with self._perhaps("what is left of locks"):
             facts.keys = look_at(self._client, prefix, listed=not sharded)
+        with suppress(LockError):  # without permissions, which is told below
+            stuck = (one for one in names(self._alias, MOST_NAMES) if one.stuck)
+            facts.stuck = tuple(
+                one for one in stuck if not one.first or (one.first.age or 0.0) > SWEPT_WITHIN
+            )
         facts.refused = permissions.refused(self._client, prefix, facts.unneeded)
         facts.messages = permissions.messages(self._client, prefix, sharded=sharded)
         if facts.keys.cut_short:
