@@ -5,11 +5,14 @@ how the package finds a server, how it asks the server, or which time it is.
 """
 
 from .assertions import (
+    assert_claimed,
     assert_held,
     assert_locked,
     assert_noted,
+    assert_parked,
     check_lock_order,
     lose_lease,
+    tasks_coalesced,
 )
 from .memory import Memory, locks_in_memory
 from .stubs import (
@@ -22,9 +25,11 @@ from .stubs import (
 
 __all__ = [
     "Memory",
+    "assert_claimed",
     "assert_held",
     "assert_locked",
     "assert_noted",
+    "assert_parked",
     "check_lock_order",
     "locks_always_busy",
     "locks_always_free",
@@ -33,4 +38,5 @@ __all__ = [
     "lose_lease",
     "names_apart",
     "redis_unavailable",
+    "tasks_coalesced",
 ]

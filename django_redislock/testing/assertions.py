@@ -1,20 +1,26 @@
-"""Assertions about the locks of the code under test, and `lose_lease`."""
+"""Assertions about the locks and tasks of the code under test, and `lose_lease`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 from unittest import mock
 
 from .. import signals
 from ..base.exceptions import LeaseLost, LockError
+from ..inspection import servers
+from ..inspection.tasks import Stage, TasksInfo, names
 from ..lease import notes, order
 from ..lease.lease import Lease
 from ..lease.order import held_here, names_of
 from ..lease.register import Register
 from ..primitives.contract import run
+from ..primitives.work import PREFIX
+from ..settings import conf
+from ..settings.validators import validate_whole
 from ..signals import LockEvent
+from ..tasks.events import TaskEvent, task_event
 from ..transport.ports import SyncPort
 from ..transport.server import every
 from .condition import Condition, matches, validate_pattern
@@ -77,6 +83,27 @@ def check_lock_order() -> Condition[None]:
     return Condition(_in_order)
 
 
+def tasks_coalesced(name: str) -> Condition[list[TaskEvent]]:
+    """Fail unless a call in the block, or in code that it called, was one with another task of
+    this name or pattern.
+
+    As a context manager, returns a list, which has the events of such tasks after the block.
+    """
+    validate_pattern(name)
+    return Condition(lambda: _coalesced(name))
+
+
+def assert_claimed(name: str, number: int = 1) -> None:
+    """Fail unless so many tasks of this name or pattern have claimed their names: they are queued,
+    promoted or parked, and a call is one with them."""
+    _check(name, number, "have a claim", lambda one: one.claim is not None)
+
+
+def assert_parked(name: str, number: int = 1) -> None:
+    """Fail unless so many tasks of this name or pattern are parked."""
+    _check(name, number, "are parked", lambda one: one.counts[Stage.PARKED])
+
+
 @contextmanager
 def _in_order() -> Iterator[None]:
     with mock.patch.object(order, "testing", order.Order()):
@@ -114,6 +141,40 @@ def _noted(name: str) -> Iterator[list[dict[str, Any]]]:
         yield found
     if not found:
         raise AssertionError(f"nothing was noted of {name!r}; noted was: {_listed(others)}")
+
+
+@contextmanager
+def _coalesced(name: str) -> Iterator[list[TaskEvent]]:
+    events: list[TaskEvent] = []
+
+    def note(event: TaskEvent, **_more: Any) -> None:
+        events.append(event)
+
+    await_receivers()
+    task_event.connect(note)
+    try:
+        yield events
+    finally:
+        await_receivers()
+        task_event.disconnect(note)
+    ones = [event.name for event in events if event.what == "coalesced"]
+    if not any(_of(one, name) for one in ones):
+        raise AssertionError(f"no call of {name!r} was coalesced; coalesced: {_listed(ones)}")
+    events[:] = [event for event in events if _of(event.name, name)]
+
+
+def _check(name: str, number: int, what: str, count: Callable[[TasksInfo], int]) -> None:
+    validate_pattern(name)
+    validate_whole(number, "number", "tasks", 0, 1_000_000, "2")
+    found = [one for using in servers() for one in names(using) if _of(one.name, name)]
+    if (seen := sum(map(count, found))) != number:
+        there = _listed(f"{one.name} {it}" for one in found for it in one.counts.elements())
+        raise AssertionError(f"{seen} of {name!r} {what}, not {number}; there are: {there}")
+
+
+def _of(task: str, pattern: str) -> bool:
+    """Whether the name of a task is this one or matches it, also without its prefix."""
+    return _any((task, conf.written(task).removeprefix(PREFIX)), pattern)
 
 
 def _any(names: Iterable[str], pattern: str) -> bool:

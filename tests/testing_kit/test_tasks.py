@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -11,12 +12,16 @@ from django_redislock import LockError
 from django_redislock.primitives.work import Parked
 from django_redislock.tasks import TaskConflict, limited, unique
 from django_redislock.testing import (
+    assert_claimed,
+    assert_parked,
     locks_always_busy,
     locks_always_free,
     locks_in_memory,
     redis_unavailable,
+    tasks_coalesced,
 )
 from tests.tasks.by_hand import Task, task
+from tests.tasks.test_operators import park
 
 
 @pytest.fixture
@@ -116,3 +121,100 @@ def test_unavailable(reindex: Task) -> None:
     with redis_unavailable(), pytest.raises(LockError):
         reindex.enqueue(7)
     assert reindex.backlog.messages == []
+
+
+@pytest.fixture(params=["real", "memory"])
+def _world(request: pytest.FixtureRequest) -> Iterator[None]:
+    """On a real server, and in memory."""
+    if request.param == "real":
+        yield
+        return
+    with locks_in_memory():
+        yield
+
+
+@pytest.mark.usefixtures("_world")
+class TestAssertions:
+    @pytest.fixture(autouse=True)
+    def _unique(self, reindex: Task) -> None:
+        unique_task(reindex)
+
+    @pytest.mark.parametrize("name", ["reindex:7", "task:reindex:7", "reindex:*", "*"])
+    def test_coalesced(self, reindex: Task, name: str) -> None:
+        """By name or by pattern, with the prefix or without; the events are returned."""
+        with tasks_coalesced(name) as events:
+            for _ in range(3):
+                reindex.enqueue(7)
+            if name == "*":
+                reindex.enqueue(8)
+        seen = [(event.what, event.name) for event in events]
+        assert seen[:3] == [
+            ("claimed", "task:reindex:7"),
+            ("coalesced", "task:reindex:7"),
+            ("coalesced", "task:reindex:7"),
+        ]
+        assert seen[3:] == [("claimed", "task:reindex:8")] * (name == "*")
+
+    def test_not_coalesced(self, reindex: Task) -> None:
+        """The error says which others were. It does not hide what went wrong in the block."""
+        words = r"no call of 'reindex:8' was coalesced; coalesced: 'task:reindex:7'"
+        with pytest.raises(AssertionError, match=words), tasks_coalesced("reindex:8"):
+            for number in (7, 7, 8):
+                reindex.enqueue(number)
+        with pytest.raises(AssertionError, match="coalesced: nothing"):
+            tasks_coalesced("reindex:9")(lambda: reindex.enqueue(9))()
+        with pytest.raises(ZeroDivisionError), tasks_coalesced("reindex:7"):
+            _ = 1 / 0
+
+    def test_claimed(self, reindex: Task) -> None:
+        reindex.enqueue(7)
+        assert_claimed("reindex:7")
+        reindex.enqueue(8)
+        assert_claimed("reindex:*", 2)
+        reindex.backlog.work()
+        assert_claimed("reindex:7", 0)
+        words = r"0 of 'reindex:7' have a claim, not 1; there are: nothing"
+        with pytest.raises(AssertionError, match=words):
+            assert_claimed("reindex:7")
+
+    def test_parked(self) -> None:
+        sync = limited("sync:{pk}", 2)(task(lambda pk: None))
+        assert_parked("sync:7", 0)
+        park(sync, 2)
+        assert_parked("sync:7", 2)
+        assert_parked("task:sync:*", 2)
+        words = (
+            r"2 of 'sync:\*' are parked, not 1; there are: "
+            r"'task:sync:7 parked', 'task:sync:7 running'"
+        )
+        with pytest.raises(AssertionError, match=words):
+            assert_parked("sync:*")
+
+
+def test_nothing_is_known_of_free_locks(reindex: Task) -> None:
+    """Where nothing is kept, nothing can be said of it."""
+    unique_task(reindex)
+    with locks_always_free():
+        reindex.enqueue(7)
+        with pytest.raises(LockError, match="locks_always_free"):
+            assert_claimed("reindex:7")
+
+
+class TestWrongArguments:
+    """The error is raised where the arguments are written."""
+
+    @pytest.mark.parametrize("assertion", [tasks_coalesced, assert_claimed, assert_parked])
+    def test_a_name(self, assertion: Callable[[Any], Any], reindex: Task) -> None:
+        with pytest.raises(TypeError, match="name must be a str, such as"):
+            assertion(reindex)
+
+    @pytest.mark.parametrize("assertion", [assert_claimed, assert_parked])
+    @pytest.mark.parametrize(
+        ("number", "error"),
+        [("2", TypeError), (True, TypeError), (1.5, TypeError), (-1, ValueError)],
+    )
+    def test_a_number(
+        self, assertion: Callable[..., Any], number: Any, error: type[Exception]
+    ) -> None:
+        with pytest.raises(error, match="number must be"):
+            assertion("reindex:7", number)
