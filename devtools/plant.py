@@ -733,9 +733,51 @@ FAULTS = [
     ),
     Fault(
         "tasks: weights count as one",
-        "  return tonumber(string.match(redis.call('HGET', messages, id) or '', '^%d+')) or 1",
+        "    local weight, _, _, message = kept(id)",
+        "    local weight, message = 1, select(4, kept(id))",
+        TASKS,
+    ),
+    Fault(
+        "tasks: what is promoted weighs one",
+        "  return tonumber((kept(id))) or 1",
         "  return 1",
         TASKS,
+    ),
+    Fault(
+        "tasks: an older message has no text",
+        "'^(%d+)@?(%d*)([|?])(.*)$'",
+        "'^(%d+)@(%d+)([|?])(.*)$'",
+        "tests/tasks/test_operators.py -k without_a_time",
+    ),
+    Fault(
+        "tasks: what is promoted is kept for good",
+        "if not redis.call('ZSCORE', sent, id) then return 0 end",
+        "if redis.call('ZREM', sent, id) == 0 then return 0 end",
+        TASKS,
+    ),
+    Fault(
+        "tasks: a damaged name hides all others",
+        "  if readable then found[#found + 1] = its end",
+        "  found[#found + 1] = its",
+        "tests/admin/test_tasks.py",
+    ),
+    Fault(
+        "tasks: killed tasks that are sent again are not seen",
+        "again = again + redis.call('HEXISTS', messages, its[2])",
+        "again = again + 0",
+        "tests/test_doctor.py -k 'W114'",
+    ),
+    Fault(
+        "tasks: what is parked behind others counts as stuck",
+        "bool(self.waits) and not self.counts[Stage.RUNNING] + self.counts[Stage.PROMOTED]",
+        "bool(self.waits)",
+        "tests/test_doctor.py -k 'W114'",
+    ),
+    Fault(
+        "testing: any call counts as coalesced",
+        'if event.what == "coalesced"]',
+        "if event.what]",
+        "tests/testing_kit/test_tasks.py",
     ),
     Fault(
         "tasks: the worker's own name counts",

@@ -519,9 +519,13 @@ def test_weights(done: Done) -> None:
     its.backlog.work()
     assert done == ["light", "light"]
     assert len(heavy.backlog.messages) == 1
+    its.enqueue()
+    its.backlog.work(its.backlog.messages.pop())  # those that were promoted have all permits
+    assert len(its.backlog.starts) == 2
     heavy.backlog.work()
     its.backlog.work()
-    assert done[2:] == ["heavy", "light"]
+    its.backlog.work()
+    assert done[2:] == ["heavy", "light", "light"]
 
 
 def test_more_than_all_permits(done: Done) -> None:
