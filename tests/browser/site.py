@@ -117,6 +117,14 @@ class Site:
         for number in range(count):
             self.left_behind(f"many:{number:04}")
 
+    def parked(self, name: str, *ids: str, seconds: int = 90) -> None:
+        """Tasks of such a name, parked so long ago. None of them runs."""
+        now = time.time()
+        key, text = f"redislock:{{task:{name}}}", f"1@{int((now - seconds) * 1e6)}|text"
+        self.redis.rpush(f"{key}:parked", *ids)
+        self.redis.hset(f"{key}:messages", mapping=dict.fromkeys(ids, text))
+        self.redis.zadd("redislock:tasks", {f"task:{name}": int((now + 3600) * 1000)})
+
     def forget(self) -> None:
         """Let Redis know nothing of any lock, as after a restart."""
         if keys := list(self.redis.scan_iter(match="redislock*", count=1000)):

@@ -38,6 +38,34 @@ def test_find_the_stuck_lock(site: Site, window: Window) -> None:
     expect(window.page.locator("#content")).to_contain_text("no sign of life")
 
 
+def test_find_the_stuck_tasks(site: Site, window: Window) -> None:
+    """Above the list, tasks can be unfolded by their names. One of them leads to a page that says
+    what to do. Both pages show what is parked meanwhile."""
+    site.us.hold("invoice:42")
+    site.parked("sync:acme", "m1")
+    window.goes_to_list()
+    tasks = window.page.locator("#redislock-tasks")
+    expect(tasks.locator("summary")).to_have_text("Tasks (1)")
+    link = tasks.get_by_role("link", name="task:sync:acme")
+    expect(link).not_to_be_visible()
+    tasks.locator("summary").click()
+    expect(link).to_be_visible()
+    expect(tasks.locator("tbody td").nth(3)).to_have_text("1")
+    site.parked("sync:acme", "m2")
+    window.page.locator("#redislock-refresh").select_option("2")
+    expect(tasks.locator("tbody td").nth(3)).to_have_text("2")
+    expect(link).to_be_visible()
+    link.click()
+    story = window.page.locator("#redislock-story")
+    expect(story).to_contain_text("Next: the task m1, parked for 1 min 3")
+    expect(story).to_contain_text("manage.py redislock sweep --using=default task:sync:acme")
+    rows = window.page.locator("#redislock-tables section", has_text="Tasks").locator("tbody tr")
+    expect(rows).to_have_count(2)
+    site.parked("sync:acme", "m3", seconds=0)
+    expect(rows).to_have_count(3)
+    expect(rows.nth(2)).to_contain_text("m3")
+
+
 def test_find_a_lock(site: Site, window: Window) -> None:
     """Filter, search, order and turn pages, by clicks and keys."""
     site.many(101)

@@ -99,6 +99,18 @@ def to_question(window: Window) -> None:
     window.asks_to_clear("invoice:42", "legacy:import")
 
 
+def to_tasks(window: Window) -> None:
+    window.site.parked("sync:acme:customers-and-their-orders", "7f3b6c1e-0d0a-4a53", "m2")
+    window.goes_to_list()
+    window.page.locator("#redislock-tasks summary").click()
+
+
+def to_task(window: Window) -> None:
+    to_tasks(window)
+    window.page.locator("#redislock-tasks").get_by_role("link").click()
+    expect(window.page.locator("#redislock-story")).to_contain_text("Next: the task")
+
+
 def to_away(window: Window) -> None:
     if window.site.redis_server.external:
         pytest.skip("the server is not ours to stop")
@@ -124,6 +136,8 @@ PAGES = [
     to_free_lock,
     to_history,
     to_question,
+    to_tasks,
+    to_task,
     to_away,
 ]
 each_page = pytest.mark.parametrize("to", PAGES, ids=lambda to: to.__name__)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
 from tests.tasks.events import work
+from tests.tasks.pausing import install
+
+DEPLOY = "REDISLOCK_TEST_DEPLOY"
+"""The variable with the beginning of names in another deploy."""
+BEGINNING = os.environ.get(DEPLOY, "")
 
 try:
     from django_redislock.tasks import limited, unique
@@ -24,8 +30,13 @@ else:
         "single": [limited("single:{pk}", 1, ttl=3)],
         "healed": [limited("healed:{pk}", 3, ttl=3, recover=True)],
         "flaky_api": [limited("flaky_api:{pk}", 1, ttl=3)],
-        "both": [limited("both:{pk}", 1, ttl=3), unique("both:{pk}:{item}", ttl=3)],
+        "both": [
+            limited(f"{BEGINNING}both:{{pk}}", 1, ttl=3),
+            unique(f"{BEGINNING}both:{{pk}}:{{item}}", ttl=3),
+        ],
     }
+
+install()
 
 PLAIN: dict[str, list[Callable[[Any], Any]]] = {"plain": [], "flaky_plain": []}
 SETTLING = {"digest": {"settle": 1, "at_most": 2}}

@@ -32,7 +32,7 @@ class Event(NamedTuple):
     at: int
     """Milliseconds of the server's clock."""
     what: str
-    """`begin`, `end` or `fail`."""
+    """`begin`, `end` or `fail`; `pause`: its worker can be killed now."""
     name: str
     """The name of the task."""
     pk: str
@@ -61,13 +61,16 @@ def processes_of(worker: str) -> str:
     return f"processes:{worker}"
 
 
+def say(event: Event) -> None:
+    broker().xadd(STREAM, {key: str(value) for key, value in event._asdict().items()})
+
+
 def work(name: str, pk: object, item: int, gate: bool, secs: float, id: str) -> None:
     """The body of all tasks: it lasts so many seconds, or until the test opens its gate."""
     redis, worker = broker(), os.environ.get(WORKER, "")
 
     def tell(what: str) -> None:
-        event = Event(0, what, name, str(pk), item, id, os.getpid(), worker)
-        redis.xadd(STREAM, {key: str(value) for key, value in event._asdict().items()})
+        say(Event(0, what, name, str(pk), item, id, os.getpid(), worker))
 
     redis.sadd(processes_of(worker), os.getpid())
     tell("begin")
@@ -145,6 +148,6 @@ def peak(events: Iterable[Event]) -> int:
     """How many have run at the same time, at most. All of them have ended."""
     running, most = 0, 0
     for event in events:
-        running += 1 if event.what == "begin" else -1
+        running += {"begin": 1, "pause": 0}.get(event.what, -1)
         most = max(most, running)
     return most

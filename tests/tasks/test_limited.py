@@ -8,7 +8,9 @@ from itertools import count
 import pytest
 from redis import Redis
 
+from tests.tasks.defining import DEPLOY
 from tests.tasks.events import TRIES, Log, peak
+from tests.tasks.pausing import PLACE, SEND, START
 from tests.tasks.queues import Queue
 from tests.waiting import eventually
 
@@ -42,6 +44,51 @@ def test_no_worker_waits(queue: Queue, log: Log, pk: str) -> None:
     log.open(pk)
     log.wait("end", pk, count=8)
     assert log.most(pk) == 1
+
+
+@pytest.mark.slow
+def test_what_is_parked_asks_nothing(queue: Queue, log: Log, pk: str, redis: Redis) -> None:
+    """While 37 of 40 tasks are parked, there are the requests for the three that run, and no
+    more."""
+    for item in range(40):
+        queue.call(queue.tasks.api, pk, item, gate=True)
+    eventually(lambda: redis.llen(f"redislock:{{task:api:{pk}}}:parked") == 37)
+
+    def scripts() -> int:
+        return int(redis.info("commandstats")["cmdstat_evalsha"]["calls"])
+
+    before, window = scripts(), 4.0
+    log.read(window)
+    # A renewal once a second for each that runs, a sweep in each process once in three seconds.
+    # The queue with a process for each task has four of them.
+    assert scripts() - before < 37
+    assert log.most(pk) <= 3
+    for _ in range(40):
+        log.open(pk)
+    log.wait("end", pk, count=40)
+    assert len(log.of("begin", pk)) == 40
+
+
+def test_another_deploy(
+    unattended: Queue, log: Log, pk: str, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two deploys run side by side, and have other names for a task. The name is that of the
+    call in both, so none runs beside another one."""
+    queue = unattended
+    old = queue.start(1)
+    queue.call(queue.tasks.both, pk, 0, gate=True)
+    log.wait("begin", pk)
+    monkeypatch.setenv(DEPLOY, "new-")
+    queue.start(2)
+    for item in range(1, 7):
+        queue.call(queue.tasks.both, pk, item)
+    # The old one has no room, so it is the new one that parks.
+    eventually(lambda: redis.llen(f"redislock:{{task:both:{pk}}}:parked") > 0)
+    assert {event.worker for event in log.of("begin", pk)} == {old.number}
+    log.open(pk)
+    log.wait("end", pk, count=7)
+    assert log.most(pk) == 1
+    assert not list(redis.scan_iter(f"redislock:*new-both:{pk}*"))
 
 
 def test_the_order_is_kept(queue: Queue, log: Log, pk: str, redis: Redis) -> None:
@@ -113,6 +160,58 @@ def test_a_killed_worker(queue: Queue, log: Log, pk: str) -> None:
         lambda: {event.item for event in log.of("end", pk)} >= set(range(3, 9)),
         again=lambda: queue.call(queue.tasks.api, pk, 8),
     )
+
+
+@pytest.mark.slow
+def test_killed_at_its_start(
+    unattended: Queue, log: Log, pk: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task that had its permit, and whose function had not begun, is sent again, too."""
+    queue = unattended
+    with monkeypatch.context() as patch:
+        patch.setenv(PLACE, START)
+        queue.start()
+    queue.call(queue.tasks.healed, pk, 0)
+    log.wait("pause", pk)
+    queue.kill()
+    assert log.of("begin", pk) == []
+    queue.start()
+    looks = count()
+    log.until(
+        lambda: 0 in {event.item for event in log.of("end", pk)},
+        again=lambda: next(looks) % 20 or queue.call(queue.tasks.healed, pk, 1),
+    )
+
+
+@pytest.mark.slow
+def test_killed_between_promoting_and_sending(
+    unattended: Queue, log: Log, pk: str, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was promoted, and not sent, is promoted again, and keeps its place."""
+    queue, parked = unattended, f"redislock:{{task:single:{pk}}}:parked"
+    with monkeypatch.context() as patch:
+        patch.setenv(PLACE, SEND)
+        queue.start()
+    queue.call(queue.tasks.single, pk, 0, gate=True)
+    log.wait("begin", pk)
+    for item in (1, 2):
+        queue.call(queue.tasks.single, pk, item)
+        eventually(
+            lambda number=item: redis.llen(f"redislock:{{task:single:{pk}}}:parked") == number
+        )
+    log.open(pk)
+    log.wait("pause", pk)
+    queue.kill()
+    assert [event.item for event in log.of("begin", pk)] == [0]
+    queue.start()
+    looks = count()
+    log.until(
+        lambda: {event.item for event in log.of("end", pk)} >= {1, 2},
+        again=lambda: next(looks) % 20 or queue.call(queue.tasks.single, pk, 3),
+    )
+    runs = [event.item for event in log.of("begin", pk) if event.item < 3]
+    assert runs == [0, 1, 2]
+    assert log.most(pk) == 1
 
 
 @pytest.mark.slow
