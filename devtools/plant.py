@@ -744,6 +744,18 @@ FAULTS = [
         TASKS,
     ),
     Fault(
+        "tasks: a retry has the name of its worker",
+        "                names = run(self._names(SyncPort, its, args, kwargs))\n",
+        "                names = [one.named(args, kwargs) for one in self.rules]\n",
+        TASKS,
+    ),
+    Fault(
+        "tasks: a retry of Dramatiq leaves its name",
+        'if gate is not None and delay is not None and message.options.get("retries"):',
+        "if False:",
+        "tests/tasks/test_unique.py -k retry_of_dramatiq",
+    ),
+    Fault(
         "tasks: an older message has no text",
         "'^(%d+)@?(%d*)([|?])(.*)$'",
         "'^(%d+)@(%d+)([|?])(.*)$'",

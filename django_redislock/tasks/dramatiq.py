@@ -10,10 +10,23 @@ from typing import Any
 from dramatiq import Actor, Message
 from dramatiq.encoder import MessageData
 from dramatiq.message import get_encoder
-from dramatiq.middleware import CurrentMessage, SkipMessage
+from dramatiq.middleware import CurrentMessage, Middleware, SkipMessage
 
 from ..primitives.work import Early, Start
 from .queue import Delivery, Gate
+
+
+class _Retries(Middleware):
+    """Lets a retry claim its name before it waits. After a kill in between, the queue delivers
+    its message again."""
+
+    def __init__(self) -> None:
+        self.gates: dict[str, Gate] = {}
+
+    def before_enqueue(self, broker: Any, message: Any, delay: int | None) -> None:  # noqa: ARG002
+        gate, id = self.gates.get(message.actor_name), message.message_id
+        if gate is not None and delay is not None and message.options.get("retries"):
+            gate.enqueue(message.args, message.kwargs, lambda: (message, id), id=id, again=True)
 
 
 class Dramatiq:
@@ -32,6 +45,10 @@ class Dramatiq:
         run, broker = task.fn, task.broker
         if not any(isinstance(one, CurrentMessage) for one in broker.middleware):
             broker.add_middleware(CurrentMessage())
+        retries = next((one for one in broker.middleware if isinstance(one, _Retries)), None)
+        if retries is None:
+            broker.add_middleware(retries := _Retries())
+        retries.gates[task.actor_name] = gate
 
         def send_with_options(
             *,

@@ -117,19 +117,20 @@ class Guarded:
         rule = self._unique
         if _sending_again.get():
             return send()[0]
-        names = [one.named(args, kwargs) for one in self.rules]
-        if rule is not None and not again:
-            text = b"" if rule.settle is None else self.queue.dump(self.task, args, kwargs)
-            if len(text) > MOST:
-                raise self._too_large(text)
-            return Call(self, rule, names, send).queue(id, text)
         if again:
             handle, its = send()
             with suppress(LockUnavailable):  # the retry may be due to that
+                names = run(self._names(SyncPort, its, args, kwargs))
                 self._note(_said(names), its)
                 if rule is not None and id is not None:
                     Call(self, rule, names, send).claim(id, rule.queued_for, retry=True)
             return handle
+        names = [one.named(args, kwargs) for one in self.rules]
+        if rule is not None:
+            text = b"" if rule.settle is None else self.queue.dump(self.task, args, kwargs)
+            if len(text) > MOST:
+                raise self._too_large(text)
+            return Call(self, rule, names, send).queue(id, text)
         handle, its = send()
         self._note(_said(names), its)
         return handle
@@ -149,12 +150,16 @@ class Guarded:
         return Keys.of(conf.prefix(), f"message:{self.path}:{id.partition(':')[0]}")
 
     async def _names(
-        self, port_type: type[SyncPort | AsyncPort], delivery: Delivery
+        self,
+        port_type: type[SyncPort | AsyncPort],
+        id: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> list[Named]:
         """Return the rules for the names that were noted, or else for those that the arguments
         have here."""
         port = port_type(server_of(self.rules[0].using))
-        noted = await record.read(port, self._noted(delivery.id))
+        noted = await record.read(port, self._noted(id))
         if noted is not None:
             with suppress(ValueError, TypeError):
                 said = json.loads(noted)
@@ -162,7 +167,7 @@ class Guarded:
                     rule.noted(name, scoped)
                     for rule, (name, scoped) in zip(self.rules, said, strict=True)
                 ]
-        return [rule.named(delivery.args, delivery.kwargs) for rule in self.rules]
+        return [rule.named(args, kwargs) for rule in self.rules]
 
     # Running.
 
@@ -247,7 +252,7 @@ class Guarded:
             id = send()
         rule = self._unique
         if rule is not None and id != delivery.id:
-            names = run(self._names(SyncPort, delivery))
+            names = run(self._names(SyncPort, *delivery[:3]))
             named = next(one for one in names if one.rule is rule)
             self._note(_said(names), id)
             port = SyncPort(named.plan.server)
@@ -432,7 +437,7 @@ class Attempt:
         """Take a permit by each rule, that of `unique` last: it frees the claim. False: `start`
         says why there is none; no permit is kept."""
         guarded, delivery = self.guarded, self.delivery
-        names = await guarded._names(port_type, delivery)
+        names = await guarded._names(port_type, *delivery[:3])
         message = guarded.packed(delivery.message(), names)
         names.sort(key=lambda one: one.rule is guarded._unique)
         try:

@@ -168,6 +168,27 @@ def test_a_retry_keeps_its_name(until: Any, done: Done) -> None:
     assert done == [7]
 
 
+def test_a_retry_keeps_the_name_of_the_call(reindex: Task, done: Done, redis: Redis) -> None:
+    """The worker that tries it again has another scope."""
+    unique("reindex:{pk}")(reindex)
+    with override_settings(REDISLOCK={"SCOPE": "tests.tasks.test_rules.scope"}):
+        reindex.enqueue(7)
+    claim = "redislock:{acme/task:reindex:7}:claim"
+    retry = f"{reindex.backlog.messages[0].id}:1"
+
+    def again() -> None:
+        assert reindex.gate is not None
+        send = lambda: reindex.put((7,), {}, retry)  # noqa: E731
+        reindex.gate.enqueue((7,), {}, send, id=retry, again=True)
+
+    _hold(reindex, done, again)
+    reindex.backlog.work()
+    assert redis.hget(claim, "id") == retry.encode()
+    reindex.backlog.work()
+    assert not redis.exists(claim)
+    assert done == [7, 7]
+
+
 # Conflicts.
 
 

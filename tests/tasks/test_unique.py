@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from functools import partial
 from itertools import count
 from typing import Any
@@ -13,7 +14,7 @@ from redis import Redis
 from django_redislock import LockNotAcquired, LockUnavailable, redis_lock
 from tests.tasks.events import TRIES, Log
 from tests.tasks.queues import Queue
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, eventually
 
 unique = pytest.importorskip("django_redislock.tasks").unique
 
@@ -333,3 +334,28 @@ class TestRetries:
         finally:
             its.pop_request()
             settings.CACHES = caches
+
+
+def test_a_retry_of_dramatiq(redis: Redis, pk: str) -> None:
+    """It keeps its name while it waits, so a call returns its handle."""
+    dramatiq = pytest.importorskip("dramatiq")
+    from dramatiq.brokers.stub import StubBroker
+
+    broker, begun = StubBroker(), threading.Event()
+
+    def fails(pk: str) -> None:
+        begun.set()
+        raise ZeroDivisionError
+
+    make = partial(dramatiq.actor, broker=broker, actor_name="fails", min_backoff=600_000)
+    actor = unique("late:{pk}")(make(fails))
+    worker = dramatiq.Worker(broker, worker_timeout=10)
+    worker.start()
+    try:
+        first = actor.send(pk)
+        assert begun.wait(PATIENCE)
+        claim = f"redislock:{{task:late:{pk}}}:claim"
+        assert eventually(lambda: redis.hget(claim, "id")) == first.message_id.encode()
+        assert actor.send(pk).message_id == first.message_id
+    finally:
+        worker.stop()
