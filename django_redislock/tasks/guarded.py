@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from asgiref.sync import sync_to_async
 from django.db import connections
@@ -38,7 +38,10 @@ from .upkeep import upkeep
 
 logger = logging.getLogger("django_redislock")
 
+T = TypeVar("T")
+
 _sending_again: ContextVar[bool] = ContextVar("redislock_sending_again", default=False)
+"""A message is sent again here, so its enqueue claims nothing."""
 _inside: ContextVar[tuple[Guarded, ...]] = ContextVar("redislock_inside_tasks", default=())
 """The tasks whose functions run here. A function that calls its own task as a function runs no
 other message."""
@@ -189,7 +192,7 @@ class Guarded:
             with ExitStack() as stack:
                 for lease in attempt.leases:
                     stack.enter_context(lease)
-                with self._running():
+                with _set(_inside, (*_inside.get(), self)):
                     return call(function, attempt.args, attempt.kwargs)
         finally:
             attempt.send_promoted()
@@ -208,18 +211,10 @@ class Guarded:
             async with AsyncExitStack() as stack:
                 for lease in attempt.leases:
                     await stack.enter_async_context(lease)
-                with self._running():
+                with _set(_inside, (*_inside.get(), self)):
                     return await function(*attempt.args, **attempt.kwargs)
         finally:
             await sync_to_async(attempt.send_promoted)()
-
-    @contextmanager
-    def _running(self) -> Iterator[None]:
-        token = _inside.set((*_inside.get(), self))
-        try:
-            yield
-        finally:
-            _inside.reset(token)
 
     # Parking.
 
@@ -241,14 +236,14 @@ class Guarded:
 
     def send_again(self, message: bytes, names: Said) -> str:
         """Send a message that was parked, and note its names anew. Returns its id."""
-        with _as_it_is():
+        with _set(_sending_again, True):
             id = self.queue.send_again(self.task, message)
         self._note(names, id)
         return id
 
     def send_later(self, delivery: Delivery, send: Callable[[], str]) -> None:
         """Send a message that is not due, with a delay. Its claim goes on with its id."""
-        with _as_it_is():
+        with _set(_sending_again, True):
             id = send()
         rule = self._unique
         if rule is not None and id != delivery.id:
@@ -360,13 +355,12 @@ class Call:
 
 
 @contextmanager
-def _as_it_is() -> Iterator[None]:
-    """Let enqueues claim nothing: a message is sent again."""
-    token = _sending_again.set(True)
+def _set(variable: ContextVar[T], value: T) -> Iterator[None]:
+    token = variable.set(value)
     try:
         yield
     finally:
-        _sending_again.reset(token)
+        variable.reset(token)
 
 
 def unpacked(message: bytes) -> tuple[Guarded, Said, bytes]:

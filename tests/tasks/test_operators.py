@@ -234,7 +234,7 @@ class TestDropClaim:
     def test_a_dry_run(self, purged: Task) -> None:
         """It says what it would do, and the command that does it."""
         out = call("tasks", "reindex:1", "--drop-claim").out
-        assert "The queued task m1 has claimed 'task:reindex:1' for 0." in out
+        assert re.match(r"The task m1, queued for 0\.\d s, has claimed 'task:reindex:1'\.\n", out)
         assert "If its message is still in the queue, it runs, too." in out
         assert (
             "\n  manage.py redislock tasks --drop-claim --yes '--reason=…' task:reindex:1" in out

@@ -105,9 +105,10 @@ def _drop(found: TasksInfo, options: dict[str, Any]) -> tuple[int, *tuple[str, .
         its = next(one for one in found.items if one.id == found.claim)
         given = {term: options[term] for term in ("using", "by")}
         given |= {"drop-claim": True, "yes": True, "reason": options["reason"] or PLACEHOLDER}
+        claims = f"The task {its.id}, {its.stage} for {duration(its.age)}, has claimed {name!r}."
         return (
             0,
-            clean(f"The {its.stage} task {its.id} has claimed {name!r} for {duration(its.age)}."),
+            clean(claims),
             "Without its claim, the next call is queued again.",
             "If its message is still in the queue, it runs, too.",
             "Nothing was done. To drop the claim, write why and paste:",
