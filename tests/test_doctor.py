@@ -43,7 +43,7 @@ from django_redislock.doctor.settings import overlap
 from django_redislock.inspection import Inspector
 from django_redislock.primitives import scripts
 from django_redislock.settings import naming
-from django_redislock.tasks import limited
+from django_redislock.tasks import limited, unique
 from tests.caches import caches, entry
 from tests.manage import broken_project, environ
 from tests.operations.calling import AWAY, run, write_down
@@ -440,6 +440,7 @@ class TestE105:
         held = redis_lock("a", label="here", ttl=60).acquire()
         assert redis_lock("gone", ttl=0.1, renew=False).acquire()
         eventually(lambda: not admin.exists("redislock:{gone}"))
+        unique("sync:{pk}")(task(lambda pk: None)).enqueue(7)
         write_down()  # our own lease; otherwise each look of this process tries to
         before = admin.info("persistence")["rdb_changes_since_last_save"]
         settings.CACHES = caches(clerks.replace("clerk:secret", "looker:SECRET"))
@@ -449,6 +450,8 @@ class TestE105:
             (("show", "a"), "here"),
             (("watch", "--count", "1"), "1 lock"),
             (("jobs",), ""),
+            (("tasks",), "task:sync:7"),
+            (("tasks", "sync:7"), "1 queued"),
         ]:
             out = StringIO()
             call_command("redislock", *words, stdout=out)

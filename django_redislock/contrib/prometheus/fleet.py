@@ -121,7 +121,6 @@ class _Snapshot(Collector):
             waits = _oldest_waits(using, page.items)
             cleared = sum(one.clearings() for one in inspectors(using))
             untold = sum(one.untold() for one in inspectors(using))
-            tasks = names(using)
         except LockError:
             return False
         self._add("redislock_clearings_total", [using], cleared)
@@ -141,12 +140,13 @@ class _Snapshot(Collector):
             self._add("redislock_oldest_wait_seconds", labels, waits.get(its, 0.0))
             holds = (one.holder.held or 0.0 for lock in locks for one in lock.holders)
             self._add("redislock_oldest_hold_seconds", labels, max(holds, default=0.0))
-        self._tasks(using, tasks)
+        with suppress(LockError):  # the user may only look at locks
+            self._tasks(using)
         return not listing.unasked
 
-    def _tasks(self, using: str, tasks: list[TasksInfo]) -> None:
+    def _tasks(self, using: str) -> None:
         groups: dict[str, list[TasksInfo]] = {}
-        for one in tasks:
+        for one in names(using):
             groups.setdefault(pattern(one.name), []).append(one)
         for its, some in groups.items():
             for stage in Stage:
