@@ -120,9 +120,10 @@ class Site:
     def parked(self, name: str, *ids: str, seconds: int = 90) -> None:
         """Tasks of such a name, parked so long ago. None of them runs."""
         now = time.time()
-        key, text = f"redislock:{{task:{name}}}", f"1@{int((now - seconds) * 1e6)}|text"
+        key, since = f"redislock:{{task:{name}}}", int((now - seconds) * 1e6)
         self.redis.rpush(f"{key}:parked", *ids)
-        self.redis.hset(f"{key}:messages", mapping=dict.fromkeys(ids, text))
+        for id in ids:
+            self.redis.hset(f"{key}:messages", mapping={id: "1|text", f"\t{id}": since})
         self.redis.zadd("redislock:tasks", {f"task:{name}": int((now + 3600) * 1000)})
 
     def forget(self) -> None:

@@ -9,9 +9,9 @@
 --                            that settles: first and due (µs), message (the arguments of the last call)
 --        10 parked   list    ids of messages, in order
 --        11 sent     zset    id of a promoted message → until when it has its permit, µs
---        12 messages hash    id → weight@since, µs, a mark, and the message: parked, promoted, or kept until
---                            the end of its run. The mark is "|", or "?" if it gets a new id when it is
---                            sent. Older ones have no @since.
+--        12 messages hash    id → weight, a mark, and the message: parked, promoted, or kept until the
+--                            end of its run. The mark is "|", or "?" if it gets a new id when it is sent.
+--                            tab and id → since when it is kept, µs; older ones have none.
 --                            token of a run → the arguments with which it has begun
 --        13 runs     hash    token of a run → weight|id
 --        14 begun    set     ids that have begun while a promoted message had no id yet: one of them may be
@@ -20,7 +20,7 @@
 --                            is the key of the lock, and nothing is listed
 --
 -- Gives  claim, parked, sent, messages, runs, TICKET, LASTS, SENDING, promoted (messages that were promoted,
---        each its id and its text), healed (how many), kept, weight_of, all_runs, running, taken, heal,
+--        each its id and its text), healed (how many), since, weight_of, all_runs, running, taken, heal,
 --        promote, unnamed, note, keep
 -- luacheck: read globals now integer lock millis ends_of MOST
 
@@ -38,9 +38,13 @@ local SENDING = 10 * 1000000
 
 local promoted, healed = {}, 0
 
--- The weight of a message, since when it is kept ("": not known), its mark and its text.
+-- The field of messages with the time since which one is kept: people look at many times, and not at the
+-- texts.
+local function since(id) return '\t' .. id end
+
+-- The weight of a message, its mark and its text.
 local function kept(id)
-  return string.match(redis.call('HGET', messages, id) or '', '^(%d+)@?(%d*)([|?])(.*)$')
+  return string.match(redis.call('HGET', messages, id) or '', '^(%d+)([|?])(.*)$')
 end
 
 local function weight_of(id)
@@ -103,7 +107,7 @@ local function promote(limit)
   for _ = 1, MOST do
     local id = redis.call('LINDEX', parked, 0)
     if not id then return end
-    local weight, _, _, message = kept(id)
+    local weight, _, message = kept(id)
     if message and number > 0 and number + weight > limit then return end
     redis.call('LPOP', parked)
     if message then
@@ -117,7 +121,7 @@ end
 -- A promoted message whose new id nobody has said yet: any id may be its.
 local function unnamed()
   for _, id in ipairs(redis.call('ZRANGE', sent, '-inf', integer(now + SENDING), 'BYSCORE')) do
-    if select(3, kept(id)) == '?' then return id end
+    if select(2, kept(id)) == '?' then return id end
   end
 end
 

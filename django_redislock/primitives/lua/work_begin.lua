@@ -21,13 +21,13 @@
 --          {5, wait ms}  it is not due yet
 --          {-2, kind}    the name is held as another kind of lock
 -- luacheck: read globals now integer token holders expire ends_of grant claim parked sent messages runs
--- luacheck: read globals TICKET LASTS SENDING promoted taken heal promote keep running unnamed note healed
+-- luacheck: read globals TICKET LASTS SENDING promoted taken heal promote keep running since unnamed note healed
 -- luacheck: read globals weight_of held_as differs
 
 local ttl, says, id = tonumber(ARGV[2]), ARGV[3], ARGV[4]
 local limit, weight, mark, message = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7], ARGV[8]
 local begun, withdrawn = KEYS[14], KEYS[16]
-local text = weight .. '@' .. integer(now) .. mark .. message
+local text = weight .. mark .. message
 
 expire()
 if ends_of(token) then
@@ -59,12 +59,14 @@ local perhaps = not own and unnamed()
 local others = taken() - (perhaps and weight_of(perhaps) or 0)
 local first = own or perhaps or redis.call('LLEN', parked) == 0
 if first and (others == 0 or others + weight <= limit) then
-  if own then redis.call('HDEL', messages, id) end
+  if own then redis.call('HDEL', messages, id, since(id)) end
   if perhaps then
     redis.call('SADD', begun, id)
     redis.call('PEXPIRE', begun, 2 * SENDING / 1000)
   end
-  if ARGV[9] == '1' and message ~= '' then redis.call('HSET', messages, id, text) end
+  if ARGV[9] == '1' and message ~= '' then
+    redis.call('HSET', messages, id, text, since(id), integer(now))
+  end
   local latest = false
   if waiting == id or waiting and string.sub(waiting, 1, 1) == TICKET then
     latest = redis.call('HGET', claim, 'message')
@@ -82,6 +84,7 @@ if own then
   -- The limit has changed, or another message has begun with its permit.
   redis.call('LPUSH', parked, id)
 elseif message ~= '' and redis.call('HSETNX', messages, id, text) == 1 then
+  redis.call('HSET', messages, since(id), integer(now))
   redis.call('RPUSH', parked, id)
 end
 promote(limit)

@@ -16,7 +16,7 @@
 --          {0, id, says, at µs, promoted, healed}    that message waits in the queue, or is parked
 --          {2, id, record, at µs, promoted, healed}  that message runs, by this holder, as in permits.lua
 -- luacheck: read globals now integer holders claim parked sent messages LASTS expire heal note
--- luacheck: read globals all_runs promote promoted healed
+-- luacheck: read globals all_runs promote promoted healed since
 
 local id, says, lives, message, over = ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[6], ARGV[8]
 local settle_ms, at_most = string.match(ARGV[7], '^(%d+)|(%d+)$')
@@ -44,7 +44,7 @@ if waiting and waiting == over then
   redis.call('SET', withdrawn, '', 'PX', LASTS)
   redis.call('LREM', parked, 0, waiting)
   redis.call('ZREM', sent, waiting)
-  redis.call('HDEL', messages, waiting)
+  redis.call('HDEL', messages, waiting, since(waiting))
 elseif waiting then
   if message ~= '' and first then
     redis.call('HSET', claim, 'message', message, 'due', due(first))

@@ -8,7 +8,7 @@
 --          4 name   for lists
 -- Returns  {1 it was held, else 0; how many are parked; promoted; healed}
 -- luacheck: read globals lock token foreign ends_of past drop expire settle mark_of
--- luacheck: read globals claim parked sent messages runs names promoted healed heal promote keep
+-- luacheck: read globals claim parked sent messages runs names promoted healed since heal promote keep
 
 local id, limit = ARGV[2], tonumber(ARGV[3])
 
@@ -23,7 +23,7 @@ if held then
 end
 redis.call('HDEL', runs, token)
 -- If its lease had ended, it may be parked again: without its text, it is passed over.
-redis.call('HDEL', messages, token, id)
+redis.call('HDEL', messages, token, id, since(id))
 heal()
 promote(limit)
 keep()

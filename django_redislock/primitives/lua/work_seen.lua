@@ -4,18 +4,18 @@
 --          queue or nil, how many are parked, {{id, since µs or ""} of so many lines of them, ...}, {{id,
 --          since, until µs} promoted, ...}, {{id, weight, record, ms that its lease lasts} running, ...},
 --          lapsed: how many have to be healed, how many of these are sent again then}
--- luacheck: read globals now integer millis holders ends_of claim parked sent messages kept all_runs
+-- luacheck: read globals now integer millis holders ends_of claim parked sent messages since all_runs
 
 local function seen(name, most, lines)
   local waiting = false
-  local id, says, at, due = unpack(redis.call('HMGET', claim, 'id', 'says', 'at', 'due'))
-  if id then waiting = {id, says, at, due, redis.call('PTTL', claim)} end
+  local id, says, queued, due = unpack(redis.call('HMGET', claim, 'id', 'says', 'at', 'due'))
+  if id then waiting = {id, says, queued, due, redis.call('PTTL', claim)} end
   local left, coming, running_now = {}, {}, {}
-  local function since(its) return select(2, kept(its)) or '' end
-  for i, its in ipairs(redis.call('LRANGE', parked, 0, lines - 1)) do left[i] = {its, since(its)} end
+  local function at(its) return redis.call('HGET', messages, since(its)) or '' end
+  for i, its in ipairs(redis.call('LRANGE', parked, 0, lines - 1)) do left[i] = {its, at(its)} end
   local ends = redis.call('ZRANGE', sent, 0, most - 1, 'WITHSCORES')
   for i = 1, #ends, 2 do
-    coming[#coming + 1] = {ends[i], since(ends[i]), integer(ends[i + 1])}
+    coming[#coming + 1] = {ends[i], at(ends[i]), integer(ends[i + 1])}
   end
   local live, dead = all_runs()
   for i = 1, math.min(#live, most) do

@@ -17,8 +17,9 @@ if not has_begun then
   -- Before the old one is removed: a key that is made anew would have no TTL.
   redis.call('ZADD', sent, integer(now + ARGV[4] * 1000), new_id)
   if id == new_id then return 1 end
-  redis.call('HSET', messages, new_id, redis.call('HGET', messages, id))
+  local message, at = unpack(redis.call('HMGET', messages, id, '\t' .. id))
+  redis.call('HSET', messages, new_id, message, '\t' .. new_id, at or '')
 end
 redis.call('ZREM', sent, id)
-redis.call('HDEL', messages, id)
+redis.call('HDEL', messages, id, '\t' .. id)
 return has_begun and 0 or 1
