@@ -21,8 +21,8 @@
 --          {5, wait ms}  it is not due yet
 --          {-2, kind}    the name is held as another kind of lock
 -- luacheck: read globals now integer token holders expire ends_of grant claim parked sent messages runs
--- luacheck: read globals TICKET LASTS SENDING promoted taken heal promote keep running since unnamed note healed
--- luacheck: read globals weight_of held_as differs
+-- luacheck: read globals TICKET LASTS SENDING promoted taken heal promote keep running unnamed note healed
+-- luacheck: read globals weight_of held_as differs since
 
 local ttl, says, id = tonumber(ARGV[2]), ARGV[3], ARGV[4]
 local limit, weight, mark, message = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7], ARGV[8]

@@ -1,9 +1,9 @@
 -- Part: how the tasks of one name look, for operators. Nothing is written.
 --
--- Gives  seen(name, most, lines)  {name, {id, says, at µs, due µs or nil, pttl ms} of the one that waits in the
---          queue or nil, how many are parked, {{id, since µs or ""} of so many lines of them, ...}, {{id,
---          since, until µs} promoted, ...}, {{id, weight, record, ms that its lease lasts} running, ...},
---          lapsed: how many have to be healed, how many of these are sent again then}
+-- Gives  seen(name, most, lines)  {name, {id, says, at µs, due µs or nil, pttl ms} of the one that waits in
+--          the queue or nil, how many are parked, {{id, since µs or ""} of so many lines of them, ...},
+--          {{id, since, until µs} promoted, ...}, {{id, weight, record, ms that its lease lasts} running,
+--          ...}, lapsed: how many have to be healed, how many of these are sent again then}
 -- luacheck: read globals now integer millis holders ends_of claim parked sent messages since all_runs
 
 local function seen(name, most, lines)
