@@ -801,8 +801,8 @@ class TestW114:
         assert re.match(
             r"Tasks of 'task:sync:7' wait, the first for \d\.\d s, ", finding["message"]
         )
-        assert finding["hint"] == "manage.py redislock sweep"
-        call_command("redislock", "sweep", stdout=StringIO())
+        assert finding["hint"] == "manage.py redislock sweep --using=default"
+        call_command(*shlex.split(finding["hint"])[1:], stdout=StringIO())
         assert [one.id for one in sync.backlog.messages] == ["m3"]
         assert doctor().wrong == set()
 

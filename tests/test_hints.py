@@ -173,6 +173,7 @@ NOT_PASTED = {
     "W110": "there is no newer release in a test",
     "W111": "permissions, as E105, or another server",
     "W112": "permissions, as E105, or another server",
+    "W114": "tests/test_doctor.py::TestW114",
     "W113": "tests/test_hostile.py::TestTheLastFencingToken::test_it_can_not_be_read",
     "I102": "tests/test_doctor.py::TestE105",
     "I105": "tests/test_doctor.py::TestE105",

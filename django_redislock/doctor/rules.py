@@ -282,7 +282,7 @@ def _tasks(server: ServerFacts) -> Iterator[Finding]:
             f"that name runs and would let them go on. The workers of those before them were "
             f"killed, and no call and no sweep came since then. `manage.py runperiodic` sweeps "
             f"once a minute.",
-            "manage.py redislock sweep",
+            f"manage.py redislock sweep --using={shlex.quote(server.alias)}",
         )
 
 
