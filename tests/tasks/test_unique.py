@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import count
 from typing import Any
@@ -158,6 +159,20 @@ class TestTransactions:
                 queue.call(queue.tasks.plain, finished)
                 log.wait("end", finished)
             assert items(log, pk) == []
+        log.wait("end", pk)
+        finish(queue, log, pk)
+        assert items(log, pk) == [0]
+
+    @only_celery
+    @pytest.mark.slow
+    def test_forty_seconds(self, queue: Queue, log: Log, pk: str, redis: Redis) -> None:
+        """A claim lives for 30 seconds, and is renewed until the transaction commits."""
+        with transaction.atomic(), ThreadPoolExecutor() as others:
+            queue.call(queue.tasks.reindex, pk)
+            log.read(40)  # nothing happens
+            assert log.events == []
+            assert redis.pttl(f"redislock:{{task:reindex:{pk}}}:claim") > 0
+            assert others.submit(queue.call, queue.tasks.reindex, pk, 1).result() is None
         log.wait("end", pk)
         finish(queue, log, pk)
         assert items(log, pk) == [0]
