@@ -58,7 +58,7 @@ PRODUCTS = (
     Product(
         "tasks",
         ("tasks", "primitives/work", "inspection/tasks", "management/subcommands/tasks"),
-        1_515,
+        1_520,
     ),
 )
 

@@ -75,7 +75,7 @@ class TasksInfo:
     """Seconds since the first of those whose age is known was queued, parked, or began."""
     items: list[TaskInfo]
     """In the order in which they go on, up to 100 of each stage; in a list of names, only the
-    first of those that are parked."""
+    first of those that are parked, and the one with the claim."""
     claim: str | None
     """The id of the task that has the name: it is queued, promoted or parked."""
     lapsed: int = field(repr=False)
@@ -143,7 +143,7 @@ def _info(found: work.Tasks, using: str) -> TasksInfo:
             items.append(waits(Stage.PROMOTED, id, (until - now).total_seconds(), at))
     items += [waits(Stage.PARKED, id, None, at) for id, at in found.first.items()]
     if claim is not None and all(one.id != claim.id for one in items):
-        items.append(waits(Stage.QUEUED, claim.id, claim.lives))
+        items.append(waits(Stage.PARKED if claim.kept else Stage.QUEUED, claim.id, claim.lives))
     counts = Counter({Stage.PARKED: found.parked})
     counts.update(one.stage for one in items if one.stage != Stage.PARKED)
     return TasksInfo(

@@ -156,6 +156,8 @@ class Waiting(NamedTuple):
     """When it may begin, if it settles."""
     lives: float
     """Seconds until its claim ends."""
+    kept: bool
+    """Whether it is parked or promoted."""
 
 
 class Tasks(NamedTuple):
@@ -371,11 +373,12 @@ def _tasks(now_us: Any, answer: Any) -> Tasks:
     name, waits, parked, first, promoted, runs, lapsed, again = answer
     waiting = None
     if waits is not None:
-        id, says, at, due, pttl = waits
+        id, says, at, due, pttl, kept = waits
         owner, _, label = readable(text(says)).partition("|")
         until = None if due is None else server_time(instant(due))
         since = server_time(instant(at))
-        waiting = Waiting(text(id).decode(), owner, label, since, until, whole(pttl) / 1000)
+        lives = whole(pttl) / 1000
+        waiting = Waiting(text(id).decode(), owner, label, since, until, lives, flag(kept))
     return Tasks(
         text(name).decode(errors="replace"),
         instant(now_us),

@@ -185,6 +185,46 @@ class TestTasks:
         reindex.backlog.work()
         assert names() == ["task:sync:7"]
 
+    def test_many_names(self, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+        """They are read in parts; of too many, those that are noted for longest."""
+        monkeypatch.setattr("django_redislock.inspection.tasks.AT_ONCE", 2)
+        reindex = unique("reindex:{pk}")(task(lambda pk: None))
+        for number in range(5):
+            reindex.enqueue(number)
+        redis.zadd("redislock:tasks", {"task:reindex:4": 9e12})
+        assert names() == [f"task:reindex:{number}" for number in range(5)]
+        assert "task:reindex:4" in [one.name for one in listed("default", 2)]
+        assert len(listed("default", 2)) == 2
+
+    def test_the_age_of_one_that_is_parked_again(self, sync: Task, redis: Redis) -> None:
+        """It is parked since its first time, also while it is promoted."""
+        park(sync, 1)
+        redis.hincrby("redislock:{task:sync:7}:messages", "\tm3", -100_000_000)
+        lose_leases(redis)
+        call("sweep")
+        for stage in ("promoted", "parked"):
+            (one,) = call("tasks", "sync:7", "--json").json["items"][0]["items"]
+            assert (one["stage"], one["id"]) == (stage, "m3")
+            assert 100 < one["age"] < 110
+            key = "redislock:{task:sync:7}"
+            redis.zrem(f"{key}:sent", "m3")
+            redis.lpush(f"{key}:parked", "m3")
+
+    def test_the_one_with_the_claim_is_parked_behind_others(self, redis: Redis) -> None:
+        """A list of names, which has only the first one, counts it as parked."""
+        reindex = unique("reindex:{pk}")(task(lambda pk: None))
+        reindex.enqueue(1)
+        key = "redislock:{task:reindex:1}"
+        redis.rpush(f"{key}:parked", "m0", "m1")
+        redis.hset(f"{key}:messages", mapping={"m0": "1|text", "m1": "1|text"})
+        for words in ("tasks",), ("tasks", "reindex:1"):
+            (found,) = call(*words, "--json").json["items"]
+            assert found["counts"] == {"parked": 2}, words
+            assert {one["id"]: one["stage"] for one in found["items"]} == {
+                "m0": "parked",
+                "m1": "parked",
+            }
+
     def test_a_confirmed_claim_is_listed_as_long_as_it_lives(self, redis: Redis) -> None:
         reindex = unique("reindex:{pk}", queued_for=600)(task(lambda pk: None))
         reindex.enqueue(1)

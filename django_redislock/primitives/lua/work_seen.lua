@@ -1,15 +1,18 @@
 -- Part: how the tasks of one name look, for operators. Nothing is written.
 --
--- Gives  seen(name, most, lines)  {name, {id, says, at µs, due µs or nil, pttl ms} of the one that waits in
---          the queue or nil, how many are parked, {{id, since µs or ""} of so many lines of them, ...},
---          {{id, since, until µs} promoted, ...}, {{id, weight, record, ms that its lease lasts} running,
---          ...}, lapsed: how many have to be healed, how many of these are sent again then}
+-- Gives  seen(name, most, lines)  {name, {id, says, at µs, due µs or nil, pttl ms, 1 if it is parked or
+--          promoted, else 0} of the one with the claim or nil, how many are parked, {{id, since µs or ""}
+--          of so many lines of them, ...}, {{id, since, until µs} promoted, ...}, {{id, weight, record, ms
+--          that its lease lasts} running, ...}, lapsed: how many have to be healed, how many of these are
+--          sent again then}
 -- luacheck: read globals now integer millis holders ends_of claim parked sent messages since all_runs
 
 local function seen(name, most, lines)
   local waiting = false
   local id, says, queued, due = unpack(redis.call('HMGET', claim, 'id', 'says', 'at', 'due'))
-  if id then waiting = {id, says, queued, due, redis.call('PTTL', claim)} end
+  if id then
+    waiting = {id, says, queued, due, redis.call('PTTL', claim), redis.call('HEXISTS', messages, id)}
+  end
   local left, coming, running_now = {}, {}, {}
   local function at(its) return redis.call('HGET', messages, since(its)) or '' end
   for i, its in ipairs(redis.call('LRANGE', parked, 0, lines - 1)) do left[i] = {its, at(its)} end
