@@ -46,15 +46,15 @@ class TestALock:
         park(sync, 2)
         page = operator.get(PAGE)
         text = text_of(page)
-        assert re.search(r"Next: the task m3, parked for 0\.\d s, and 1 more\.", text)
+        assert re.search(r"Next: the task m3, parked for \d\.\d s, and 1 more\.", text)
         assert "Parked tasks go on when one of its name begins or ends." in text
         assert "Nothing runs" not in text
         _stage, id, by, age, remaining, *_ = row(page, "Tasks", "running", "m1")
         assert by
-        assert re.fullmatch(r"0\.\d s", age)
-        assert remaining.startswith(("29.", "30."))
+        assert re.fullmatch(r"\d\.\d s", age)
+        assert re.match(r"\d\d\.", remaining)
         assert id.startswith("m1tests.tasks.test_operators.sync.")
-        assert re.fullmatch(r"0\.\d s", row(page, "Tasks", "parked", "m4")[3])
+        assert re.fullmatch(r"\d\.\d s", row(page, "Tasks", "parked", "m4")[3])
 
     def test_nothing_runs(self, operator: Client, sync: Task, redis: Redis) -> None:
         """The page says what lets the parked ones go on, also when no lock is held."""
@@ -74,8 +74,8 @@ class TestALock:
         _stage, id, by, age, remaining, *_ = row(page, "Tasks", "queued")
         assert id == "–tasks/by_hand.py:41 in Task.enqueue"
         assert by
-        assert re.fullmatch(r"0\.\d s", age)
-        assert remaining.startswith(("29.", "30."))
+        assert re.fullmatch(r"\d\.\d s", age)
+        assert re.match(r"\d\d\.", remaining)
 
     def test_no_task(self, operator: Client, redis: Redis) -> None:
         """A free name of tasks leads to the list, as any other one."""
@@ -94,7 +94,7 @@ class TestTheList:
             ["task:sync:7", "2", "0", "2", "0"],
             ["task:reindex:1", "0", "0", "0", "1"],
         ]
-        assert all(re.fullmatch(r"0\.\d s", cells[5]) for cells in rows)
+        assert all(re.fullmatch(r"\d\.\d s", cells[5]) for cells in rows)
         assert f'<a href="{PAGE}">' in page.content.decode()
         assert "Tasks (2)" in text_of(page)
 

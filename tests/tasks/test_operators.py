@@ -58,7 +58,7 @@ class TestTheKind:
             assert "Tasks:" not in call("list").out  # it is a lock
             out = call("show", "task:sync:7").out
             assert "Kind:            task" in out
-            assert re.search(r"^running +m1 +\S+ · \d+ +0\.\d s +(29|30)\.\d s", out, re.M)
+            assert re.search(r"^running +m1 +\S+ · \d+ +\d\.\d s +\d\d\.\d s", out, re.M)
 
         while_running(sync, look)
 
@@ -72,8 +72,8 @@ class TestTheKind:
         park(sync, 2)
         assert "Tasks: 2 parked, 1 queued. See" in call("list").out
         done = call("show", "task:sync:7")
-        assert re.search(r"^Next: the task m3, parked for 0\.\d s, and 1 more\.$", done.out, re.M)
-        assert re.search(r"^parked +m4 +- +0\.\d s", done.out, re.M)
+        assert re.search(r"^Next: the task m3, parked for \d\.\d s, and 1 more\.$", done.out, re.M)
+        assert re.search(r"^parked +m4 +- +\d\.\d s", done.out, re.M)
         its = call("show", "task:sync:7", "--json").json["tasks"]
         assert [one["id"] for one in its["items"][2:]] == ["m3", "m4"]
         assert all(0 <= one["age"] < 5 for one in its["items"])
@@ -179,8 +179,8 @@ class TestTasks:
         reindex.enqueue(1)
         out = call("tasks").out
         assert re.search(r"^NAME +RUNNING +PROMOTED +PARKED +QUEUED +OLDEST$", out, re.M)
-        assert re.search(r"^task:reindex:1 +0 +0 +0 +1 +0\.\d s$", out, re.M)
-        assert re.search(r"^task:sync:7 +2 +0 +3 +0 +0\.\d s$", out, re.M)
+        assert re.search(r"^task:reindex:1 +0 +0 +0 +1 +\d\.\d s$", out, re.M)
+        assert re.search(r"^task:sync:7 +2 +0 +3 +0 +\d\.\d s$", out, re.M)
         assert out.endswith("2 names.\n")
         reindex.backlog.work()
         assert names() == ["task:sync:7"]
@@ -273,7 +273,7 @@ class TestDropClaim:
     def test_a_dry_run(self, purged: Task) -> None:
         """It says what it would do, and the command that does it."""
         out = call("tasks", "reindex:1", "--drop-claim").out
-        assert re.match(r"The task m1, queued for 0\.\d s, has claimed 'task:reindex:1'\.\n", out)
+        assert re.match(r"The task m1, queued for \d\.\d s, has claimed 'task:reindex:1'\.\n", out)
         assert "If its message is still in the queue, it runs, too." in out
         assert (
             "\n  manage.py redislock tasks --drop-claim --yes '--reason=…' task:reindex:1" in out
@@ -329,7 +329,7 @@ class TestSweep:
             "Nothing runs that would let the others go on. Write: "
             "manage.py redislock sweep --using=default task:sync:7\n"
         )
-        assert stuck in re.sub(r"0\.\d s", "0.0 s", call("tasks", "sync:7").out)
+        assert stuck in re.sub(r"\d\.\d s", "0.0 s", call("tasks", "sync:7").out)
         assert call("sweep", "sync:7").out == "1 name swept: 0 tasks healed, 1 sent again.\n"
         assert [one.id for one in sync.backlog.messages] == ["m3"]
         while sync.backlog.messages:
