@@ -93,7 +93,7 @@ def known(lock: LockStatus, *, noted: bool) -> dict[str, Any]:
     ]
     tasks = None if where.cache_locks else tasks_of(where.name, where.using)
     if tasks is not None and tasks.items:
-        more = sum(tasks.counts.values()) - len(tasks.items)
+        more = sum(tasks.counts.values()) - cells.SHOWN
         below.insert(0, cells.table(gettext("Tasks"), TASKS, tasks.items, more=more))
     if info is not None and info.kind in SHARED:
         more = info.holding - cells.SHOWN

@@ -279,7 +279,7 @@ def _tasks(server: ServerFacts) -> Iterator[Finding]:
         yield Finding(
             "redislock.W114",
             f"Tasks of {listed([one.name for one in server.stuck])} wait{since}, and none of "
-            f"that name runs and would let them go on. The workers of those before them were "
+            f"their name runs that would let them go on. The workers of those before them were "
             f"killed, and no call and no sweep came since then. `manage.py runperiodic` sweeps "
             f"once a minute.",
             f"manage.py redislock sweep --using={shlex.quote(server.alias)}",

@@ -56,6 +56,14 @@ class TestALock:
         assert id.startswith("m1tests.tasks.test_operators.sync.")
         assert re.fullmatch(r"\d\.\d s", row(page, "Tasks", "parked", "m4")[3])
 
+    def test_more_than_a_page(self, operator: Client, sync: Task, redis: Redis) -> None:
+        """A hundred are shown, and how many more there are."""
+        park(sync, 1)
+        redis.rpush("redislock:{task:sync:7}:parked", *(f"x{number}" for number in range(120)))
+        page = operator.get(PAGE)
+        (table,) = [one for one in page.context["tables"] if one.title == "Tasks"]
+        assert (len(table.rows), table.more) == (100, 23)
+
     def test_nothing_runs(self, operator: Client, sync: Task, redis: Redis) -> None:
         """The page says what lets the parked ones go on, also when no lock is held."""
         park(sync, 1)
