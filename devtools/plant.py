@@ -54,6 +54,7 @@ AFTER_LOSS = "tests/faults/test_after_loss.py"
 ONE_ADDRESS = "tests/cluster/test_one_address.py"
 
 PROOF = "tests/proof/test_proof.py"
+UNLOCKED = "tests/faults/test_unlocked.py"
 
 FAULTS = [
     # The scripts.
@@ -800,6 +801,61 @@ FAULTS = [
         "            with suppress(ValueError, TypeError):\n"
         "                said",
         TASKS,
+    ),
+    # Redis is away.
+    Fault(
+        "unavailable: run runs although the password is wrong",
+        "its.away = its.passing and _is_away(error, handled)",
+        "its.away = True",
+        "tests/faults/test_refusals.py -k 'refusal and (WRONGPASS or NOPERM)'",
+    ),
+    Fault(
+        "unavailable: run runs although Redis says no for now",
+        "return no and not any(",
+        "return True or not any(",
+        "tests/faults/test_refusals.py -k 'refusal and (NOREPLICAS or LOADING)'",
+    ),
+    Fault(
+        "unavailable: run runs in the pause after lost data",
+        "or not error.away or reason:",
+        "or reason:",
+        f"{AFTER_LOSS} -k over_first",
+    ),
+    Fault(
+        "unavailable: run runs although another one was seen to hold the lock",
+        "error.away &= not self._claim.heard",
+        "pass",
+        f"{UNLOCKED} -k seen_busy",
+    ),
+    Fault(
+        "unavailable: run runs although the pool is full",
+        "redis.TimeoutError(FULL if empty() else LATE)",
+        "redis.TimeoutError(LATE)",
+        f"{UNLOCKED} -k lets_callers_wait",
+    ),
+    Fault(
+        "unavailable: run runs although this host has no more files",
+        ' or getattr(one, "errno", 0) in _OF_OURS',
+        "",
+        "tests/faults/test_connection_options.py -k may_pass",
+    ),
+    Fault(
+        "unavailable: once runs without Redis",
+        'self._of_kind("mutex", unavailable="raise")',
+        'self._of_kind("mutex")',
+        f"{UNLOCKED} -k recorded",
+    ),
+    Fault(
+        "unlocked: its lease gives a fencing token",
+        'self._refuse("has no fencing token")',
+        "return self._grant.acquired_us",
+        f"{UNLOCKED} -k 'fenced_write or good_for'",
+    ),
+    Fault(
+        "unlocked: its lease counts as held",
+        "self._ended = RELEASED\n        self._complete()",
+        "self._complete()",
+        f"{UNLOCKED} -k 'good_for or comes_back'",
     ),
 ]
 

@@ -77,7 +77,7 @@ _ELSEWHERE = {
     "periodic": "JobInfo JobState Ledger Pause RunInfo RunOutcome RunRequest job_finished "
     "job_started",
     "signals": "LockEvent lock_acquired lock_cleared lock_lost lock_not_acquired lock_released "
-    "lock_unknown",
+    "lock_unknown lock_unlocked",
     "testing": "Memory assert_held assert_locked assert_noted check_lock_order locks_always_busy "
     "locks_always_free locks_in_memory lose_lease names_apart redis_unavailable",
     "views": "idempotent_view lock_view",

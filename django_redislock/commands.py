@@ -20,13 +20,9 @@ from .base.exceptions import LeaseLost, LockNotAcquired, LockUnavailable
 from .inspection.waiting_line import waiting_line
 from .lease.lease import Lease
 from .lease.lock import Lock, OnConflict_co, Options
+from .locks.decorate import acquire
 from .settings.naming import name_maker
-from .settings.validators import (
-    validate_on_conflict,
-    validate_seconds,
-    validate_ttl,
-    validate_wait,
-)
+from .settings.validators import validate_seconds, validate_ttl, validate_wait
 
 # Exit codes. The first two mean the same in sysexits.h: "try again later" and "a service is
 # unavailable". The third is its "protocol error", the nearest one, which hardly any program uses.
@@ -91,7 +87,7 @@ def _seconds(text: str, validate: Callable[[float], float]) -> float:
         raise ArgumentTypeError(str(error)) from None
 
 
-_ARGUMENTS: dict[str, dict[str, Any]] = {
+ARGUMENTS: dict[str, dict[str, Any]] = {
     "wait": {
         "type": wait_argument,
         "metavar": "SECONDS",
@@ -111,10 +107,14 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
         "choices": ["raise", "skip"],
         "help": f"If somebody else has the lock: fail, with exit code {BUSY}, or skip the run.",
     },
+    "unavailable": {
+        "choices": ["raise", "run", "skip"],
+        "help": f"If Redis can't be reached: fail ({UNAVAILABLE}), run without the lock, or skip.",
+    },
 }
 """Options of `CommandOptions` that the command line has as well: `--lock-wait` and the others."""
 
-_DESTS = {f"lock_{name}": name for name in _ARGUMENTS}
+_DESTS = {f"lock_{name}": name for name in ARGUMENTS}
 
 
 class CommandOptions(Options[OnConflict_co], total=False):
@@ -165,7 +165,7 @@ class LockedCommand(BaseCommand):
         group: Any = parser.add_argument_group("lock")
         # Options that are not given stay absent: None is a value, and means no limit.
         add = partial(self.add_base_argument, group, default=SUPPRESS)
-        for name, given in _ARGUMENTS.items():
+        for name, given in ARGUMENTS.items():
             add(f"--lock-{name.replace('_', '-')}", **given)
         add("--no-lock", action="store_true", help="Run without the lock.")
         return parser
@@ -173,28 +173,26 @@ class LockedCommand(BaseCommand):
     def _locked(self, handle: Callable[..., Any], args: Any, given: Any, options: Any) -> Any:
         """Run `handle()` under the lock."""
         terms: Any = {"label": f"manage.py {self._command()}", **self.lock_options, **given}
-        # The lock would refuse on_conflict, since the body of a with statement can't be skipped.
-        on_conflict = terms.pop("on_conflict", None)
         at_least_for = validate_seconds(terms.pop("at_least_for", 0.0), "at_least_for")
         lock = Lock(self._lock_name(options), **terms)._advising(INSIDE)
-        if on_conflict is None:
-            on_conflict = lock._policy().on_conflict
-        validate_on_conflict(on_conflict)
         lease = None
         quiet = not options.get("verbosity", 1)
         try:
             with _ended_by_signals(), ExitStack() as stack:
                 with waiting_line(lock, Stderr(self.stderr), quiet=quiet):
-                    lease = stack.enter_context(lock)
+                    # The lock itself would refuse to skip the body of a with statement.
+                    lease = stack.enter_context(acquire(lock))
                 stack.push(partial(_linger, lease, now() + at_least_for))
                 return handle(self, *args, **options)
         except LockNotAcquired as conflict:
             if lease is not None:  # the conflict is about another lock, taken by the command
                 raise
-            return self._settle(on_conflict, conflict, options)
+            return self._settle(lock._policy().on_conflict, conflict, options)
         except LockUnavailable as error:
             if lease is not None:
                 raise
+            if error.skips:
+                return self._settle("skip", error, options)
             raise self._failure(str(error), UNAVAILABLE) from error
         except LeaseLost as error:
             if lease is None or lease._lifetime.lost is None:
@@ -204,7 +202,7 @@ class LockedCommand(BaseCommand):
     def _settle(
         self,
         on_conflict: str | Callable[..., Any],
-        conflict: LockNotAcquired,
+        conflict: LockNotAcquired | LockUnavailable,
         options: dict[str, Any],
     ) -> Any:
         if callable(on_conflict):

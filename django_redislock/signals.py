@@ -25,7 +25,9 @@ from .base.holder import Holder, log_extra
 
 logger = logging.getLogger("django_redislock")
 
-EventKind = Literal["acquired", "not acquired", "released", "unknown", "lost", "cleared"]
+EventKind = Literal[
+    "acquired", "not acquired", "unlocked", "released", "unknown", "lost", "cleared"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +44,7 @@ class LockEvent:
     """Where the owner took the lock, or tried to."""
     fencing_token: int | None = None
     waited: float | None = None
-    """How long the acquire waited, if the lock was acquired or not acquired."""
+    """How long the acquire waited, if the lock was acquired, not acquired or unlocked."""
     held: float | None = None
     """How long the lock was held, if that has ended."""
     holder: Holder | None = None
@@ -50,7 +52,7 @@ class LockEvent:
     by: str = ""
     """The operator who cleared the lock."""
     why: str = ""
-    """Why the lock was cleared or lost."""
+    """Why the lock was cleared, lost or unlocked."""
     key: str = ""
     """The key of the lock in Redis."""
     learned: str = ""
@@ -66,6 +68,9 @@ lock_acquired = Signal()
 """Sent before the block runs."""
 lock_not_acquired = Signal()
 """Sent when the wait is over and somebody else still holds the lock."""
+lock_unlocked = Signal()
+"""Sent before a block runs without its lock: Redis could not be reached, and `unavailable` is
+`"run"`."""
 lock_released = Signal()
 """Sent after the release."""
 lock_unknown = Signal()
@@ -82,6 +87,7 @@ _EVENTS: dict[EventKind, tuple[Signal, int, str]] = {
         logging.INFO,
         "%(name)r not acquired: it is held by %(holder)s. Waited %(waited).1f s.",
     ),
+    "unlocked": (lock_unlocked, logging.WARNING, "%(name)r runs without its lock: %(why)s"),
     "released": (lock_released, logging.DEBUG, "%(name)r released, after %(held).3f s"),
     "unknown": (
         lock_unknown,

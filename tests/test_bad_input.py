@@ -331,6 +331,7 @@ WRONG: list[tuple[str, list[Any], type[Exception], str]] = [
     ("redis", [5], TypeError, r"no argument 'redis'\. .*using="),
     ("tll", [30], TypeError, r"redis_lock\(\) has no argument 'tll'"),
     ("on_conflict", ["ignore", None], ValueError, "'raise', 'skip' or a function"),
+    ("unavailable", ["ignore", None, True, ["run"]], ValueError, "'raise' or 'run' or 'skip'"),
     ("release", ["never", True, ["exit"]], ValueError, RELEASES),
     ("renew", ["yes", 1], TypeError, f"renew {BOOL}"),
     ("reentrant", ["yes", None], TypeError, f"reentrant {BOOL}"),

@@ -28,6 +28,7 @@ from tests.caches import caches, cluster, entry
 
 ROOT = Path(__file__).parent.parent
 LOCATION = "redis://redis.invalid:6379/0"
+THREE = ["a", "b", "c"]
 """Where nobody answers, and nobody is asked."""
 
 
@@ -187,6 +188,48 @@ class TestW010:
     def test_with_a_scope(self, says: Any) -> None:
         """Somebody has thought of it, also if there is no scope, or one for some locks."""
         with self.entry(), configured(**says):
+            assert static() == []
+
+
+class TestW011:
+    """UNAVAILABLE is said of what never goes on without Redis."""
+
+    @pytest.mark.parametrize(
+        ("says", "what"),
+        [
+            ({"once:mail": {"UNAVAILABLE": "run"}}, "names such as 'once:*'"),
+            ({"once:mail": {"UNAVAILABLE": "skip"}}, "names such as 'once:*'"),
+            ({"task:*": {"UNAVAILABLE": "run"}}, "names such as 'task:*'"),
+            ({"periodic:*": {"UNAVAILABLE": "run"}}, "names such as 'periodic:*'"),
+            ({"idempotency:*": {"UNAVAILABLE": "run"}}, "names such as 'idempotency:*'"),
+            ({"*": {"UNAVAILABLE": "run"}}, "names such as 'once:*'"),
+            ({"x": {"KIND": "redlock", "USING": THREE, "UNAVAILABLE": "run"}}, "a Redlock"),
+            (None, "names such as 'once:*'"),
+        ],
+    )
+    def test_of_these(self, says: dict[str, Any] | None, what: str) -> None:
+        """It has no effect there, also if it is said of all locks; the hint takes it back."""
+        said: dict[str, Any] = {"UNAVAILABLE": "run"} if says is None else {"LOCKS": says}
+        with override_settings(CACHES=dict.fromkeys(("default", *THREE), entry(LOCATION))):
+            with configured(**said):
+                messages = [message for message in static() if "W011" in str(message.id)]
+        [message] = messages
+        assert message.msg.startswith("REDISLOCK")
+        assert f"which does not hold for {what}: without Redis" in message.msg
+        assert '|= {"UNAVAILABLE": "raise"}' in str(message.hint)
+
+    @pytest.mark.parametrize(
+        "says",
+        [
+            {"LOCKS": {"page:*": {"UNAVAILABLE": "run"}}},
+            {"LOCKS": {"page:*": {"UNAVAILABLE": "skip"}}},
+            {"LOCKS": {"once:*": {"UNAVAILABLE": "raise"}}},
+            {"UNAVAILABLE": "skip"},
+        ],
+    )
+    def test_of_others(self, says: dict[str, Any]) -> None:
+        """Names that may go on, and a default that lets nothing run."""
+        with override_settings(CACHES=caches(LOCATION)), configured(**says):
             assert static() == []
 
 

@@ -37,6 +37,7 @@ from django_redislock.base.clock import now
 from django_redislock.commands import BUSY, LOST, UNAVAILABLE, LockedCommand
 from django_redislock.management.arguments import MISCONFIGURED, USAGE
 from django_redislock.management.subcommands.run import NOT_EXECUTABLE, NOT_FOUND
+from django_redislock.testing import redis_unavailable
 from tests.docs.world import examples
 from tests.manage import PROGRAM, Manage, with_stderr
 from tests.test_decorators import held_elsewhere
@@ -506,6 +507,40 @@ class TestTrouble:
         assert away.value.returncode == 69
         assert isinstance(away.value.__cause__, LockUnavailable)
         assert not ran
+
+    @pytest.mark.parametrize("how", ["option", "class", "settings"])
+    @pytest.mark.parametrize("unavailable", ["run", "skip"])
+    def test_unavailable(self, settings: Any, how: str, unavailable: str) -> None:
+        """It says whether `handle()` runs all the same, or is skipped with a line on stderr."""
+        settings.CACHES = NOWHERE
+        ran: list[str] = []
+        options: Any = {"lock_wait": 0}
+        its: Any = {"lock_options": {}}
+        if how == "option":
+            options["lock_unavailable"] = unavailable
+        elif how == "class":
+            its["lock_options"]["unavailable"] = unavailable
+        else:
+            settings.REDISLOCK = {"UNAVAILABLE": unavailable}
+        said = io.StringIO()
+        began = time.monotonic()
+        its["lock_options"]["at_least_for"] = 60  # there is no lock to hold for so long
+        some = command(lambda: ran.append(current_lease().state), **its)
+        call_command(some, stderr=said, **options)
+        assert time.monotonic() - began < 30
+        assert ran == (["unlocked"] if unavailable == "run" else [])
+        assert said.getvalue().startswith("Skipped: Redis 'default'") is (unavailable == "skip")
+
+    def test_another_lock_away(self, settings: Any) -> None:
+        """A lock that the command takes is no reason to skip the command."""
+        settings.REDISLOCK = {"LOCKS": {"command:*": {"UNAVAILABLE": "skip"}}}
+
+        def body() -> None:
+            with redis_unavailable(), redis_lock("another", unavailable="raise"):
+                pass
+
+        with pytest.raises(LockUnavailable):
+            call_command(command(body))
 
     @pytest.mark.parametrize("checking", [True, False])
     def test_lost(self, checking: bool) -> None:

@@ -144,6 +144,9 @@ FINDINGS: list[tuple[str, dict[str, Any]]] = [
         "W010",
         {"CACHES": {"default": MEMORY | {"KEY_FUNCTION": "shop.keys.make"}, "locks": entry()}},
     ),
+    ("W011", redislock(LOCKS={"once:*": {"UNAVAILABLE": "skip"}})),
+    ("W011", redislock(LOCKS={"*": {"UNAVAILABLE": "run"}})),
+    ("W011", redislock(UNAVAILABLE="run")),
     ("I103", redislock(LOCKS={"reprot:*": {"TTL": 5}})),
     ("I104", redislock(LOCKS={"zzz": {"TTL": 5}})),
 ]

@@ -25,6 +25,7 @@ from django_redislock import Lease, LeaseLost, TimestampLock, redis_lock, signal
 from django_redislock.contrib.opentelemetry import spans
 from django_redislock.settings import naming
 from django_redislock.signals import LockEvent
+from django_redislock.testing import redis_unavailable
 from tests.test_decorators import held_elsewhere
 from tests.waiting import PATIENCE, eventually
 
@@ -130,6 +131,16 @@ class TestSpans:
         assert "redislock.fencing_token" not in wait.attributes
         assert seconds(wait) >= 0.05
         assert wait.status.status_code == StatusCode.UNSET
+
+    def test_an_unlocked_block(self, exported: InMemorySpanExporter) -> None:
+        """It has a wait, which is an error, and no hold."""
+        with redis_unavailable(), redis_lock("job", unavailable="run"):
+            pass
+        [wait] = ended(exported)
+        assert wait.attributes is not None
+        assert wait.attributes["redislock.outcome"] == "unlocked"
+        assert wait.attributes[error_attributes.ERROR_TYPE] == "LockUnavailable"
+        assert wait.status.status_code == StatusCode.ERROR
 
     def test_a_lost_lock(
         self, redis: Redis, exported: InMemorySpanExporter, tracer: Tracer

@@ -39,6 +39,7 @@ from django_redislock.contrib.prometheus import metrics
 from django_redislock.contrib.prometheus.fleet import FAMILIES
 from django_redislock.settings import naming
 from django_redislock.signals import LockEvent
+from django_redislock.testing import redis_unavailable
 from django_redislock.transport.server import server_of_client
 from django_redislock.views import lock_view
 from tests.docs.world import examples
@@ -71,6 +72,7 @@ def _connected() -> Iterator[None]:
         metrics.HOLD,
         metrics.HANDOVERS,
         metrics.UNKNOWN,
+        metrics.UNLOCKED,
         metrics.LOST,
         metrics.ACTIVE,
     ):
@@ -139,6 +141,18 @@ class TestMetrics:
             lease._lifetime.unknown()
             assert value("redislock_unknown_total") == 1
         assert value("redislock_lost_total") == 0
+
+    def test_unlocked(self) -> None:
+        """A block that runs without its lock is counted, and is neither an attempt nor a hold."""
+        lock = redis_lock("job", unavailable="run")
+        with lock:
+            assert value("redislock_unlocked_total") == 0
+            assert 'redislock_unlocked_total{lock="job"' in generate_latest(REGISTRY).decode()
+        before = attempts("acquired"), attempts("conflict")
+        with redis_unavailable(), lock:
+            assert value("redislock_unlocked_total") == 1
+            assert active() == 0
+        assert (attempts("acquired"), attempts("conflict")) == before
 
     @pytest.mark.parametrize(
         "lock", [TimestampLock("job"), MultiLock(["job"]), Semaphore("job", 3)], ids=repr

@@ -55,6 +55,8 @@ PYTHON = (sys.executable, "-S", "-c")
 def run(*arguments: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
     """Run it to its end."""
     env = environ(options.pop("url", ""))
+    if fence := options.pop("fence", ""):
+        env["REDISLOCK_FENCING_TOKEN"] = fence
     program = options.pop("program", PROGRAM)
     return subprocess.run(
         [*program, "redislock", "run", *arguments],
@@ -247,6 +249,20 @@ class TestTheLock:
         complaint = b"CommandError: Redis 'default' (/nowhere) could not be reached"
         assert done.stderr.startswith(complaint)
         assert done.stderr.count(b"\n") == 1
+
+    @pytest.mark.parametrize("unavailable", ["run", "skip"])
+    def test_unavailable(self, unavailable: str) -> None:
+        """The program runs without the lock, and gets no fencing token, also not that of a run
+        around this one; or it does not run, which is said, and no failure. There is no lock to
+        hold for longer."""
+        options = ("--wait=0", f"--unavailable={unavailable}", "--at-least-for=60")
+        program = ("--", "sh", "-c", "env | grep REDISLOCK_F; exit 3")
+        done = run("job", *options, *program, url="unix:///nowhere", fence="7")
+        if unavailable == "run":
+            assert (done.returncode, done.stdout) == (3, b"REDISLOCK_FENCING_TOKEN=\n")
+        else:
+            assert (done.returncode, done.stdout) == (0, b"")
+            assert b"Skipped: Redis 'default'" in done.stderr
 
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
     def test_signal_while_waiting(

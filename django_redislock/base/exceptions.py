@@ -211,6 +211,12 @@ class LockUnavailable(LockError):
     """Redis could not be reached; the original error is `__cause__`. Or it has lost its data, and
     nobody new gets the lock yet (`AFTER_LOSS` is `"wait"`)."""
 
+    away = False
+    """There was no connection, or no answer in time; of an acquire, for all of its wait. False if
+    the server has answered anything, or if no connection of the pool was free."""
+    skips = False
+    """It is away, and `unavailable` is `"skip"`."""
+
     def __init__(
         self,
         message: str,

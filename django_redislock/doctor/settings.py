@@ -82,7 +82,7 @@ def settings_findings() -> Iterator[Finding]:
     for alias in aliases():
         yield from [*alias_findings(alias)] or _key_prefix(alias)
     for name in ("", *entries()):
-        yield from _after_loss(name)
+        yield from [*_after_loss(name), *_unavailable(name)]
     yield from [*_scopes()] or _tenants()
     for name in entries():
         if "{" in name or "}" in name:
@@ -156,6 +156,26 @@ def _after_loss(name: str) -> Iterator[Finding]:
                 if name
                 else into_redislock(AFTER_LOSS="go"),
             )
+
+
+_RECORDED = ("once:", "deduplicate:", "single_flight:", "idempotency:", "periodic:", "task:")
+"""The beginnings of names that always need Redis."""
+
+
+def _unavailable(name: str) -> Iterator[Finding]:
+    """Return the finding about an `UNAVAILABLE` that not all locks of an entry follow."""
+    entry, where = (source()["LOCKS"][name], ("LOCKS", name)) if name else (source(), ())
+    said = entry.get("UNAVAILABLE", "raise")
+    what = [f"names such as '{its}*'" for its in _RECORDED if overlap(name or "*", f"{its}*")]
+    if entry.get("KIND") == "redlock":
+        what = ["a Redlock"]
+    if what and (said == "run" or (name and said == "skip")):
+        yield Finding(
+            id="redislock.W011",
+            message=f"{redislock(*where)} has UNAVAILABLE = {said!r}, which does not hold "
+            f"for {what[0]}: without Redis nobody knows what was done before.",
+            hint=f'{redislock(*where)} |= {{"UNAVAILABLE": "raise"}}  # or only for other names',
+        )
 
 
 _PATH = "shop.tenants.scope"

@@ -203,6 +203,7 @@ async def obtain(port: Port, claim: Claim, wait: float | None) -> Grant | LockNo
         port.limit(wait)
     try:
         answer = await port.script(*short)
+        claim.heard = answer is not None
         taken = answer is not None and answer[0] == 1
         if taken and port.now() >= deadline(sent, claim.ttl):
             raise too_late(claim, doubtful=True)

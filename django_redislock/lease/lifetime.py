@@ -33,6 +33,8 @@ class LeaseState(StrEnum):
     """The last renewal got no answer. The lease is not lost: it has time left."""
     LOST = "lost"
     RELEASED = "released"
+    UNLOCKED = "unlocked"
+    """There is no lock: Redis could not be reached, and `unavailable` is `"run"`."""
 
 
 class Lifetime:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Never, Self, TypedDict,
 from django.core.exceptions import SynchronousOnlyOperation
 
 from ..base import label, process, tokens
-from ..base.exceptions import LockError, LockNotAcquired, LockReentered
+from ..base.exceptions import LockError, LockNotAcquired, LockReentered, LockUnavailable
 from ..base.holder import Holder
 from ..primitives import mutex, permits
 from ..primitives.contract import Claim, Grant, Primitive, Sight, run
@@ -38,6 +38,7 @@ from .lease import Lease
 from .lifetime import A_SECOND
 from .plan import Plan, plan_of
 from .register import register
+from .unlocked import instead, unlocked_here
 
 _OWNED = (
     "lease.state says whether we hold it, for the lease that acquire() returns; locked() of the "
@@ -72,6 +73,8 @@ def no_attribute(kind: str, name: str) -> AttributeError:
 
 
 L = TypeVar("L", bound="Lock")
+Got = Lease | LockNotAcquired | LockUnavailable
+"""What comes of an acquire."""
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
@@ -172,6 +175,10 @@ class Options(ServerOptions, BlockOptions[OnConflict_co], total=False):
     max_resumptions: int | None
     """How often a note may be inherited in a row; after that, acquiring raises
     `TooManyResumptions`. None: no limit."""
+    # A decorated function that is skipped returns None, as with on_conflict="skip".
+    unavailable: Literal["raise", "run"] | OnConflict_co
+    """What happens if Redis could not be reached for all of `wait`: `"raise"`; `"run"`, the block
+    or the function runs without the lock; or `"skip"`, a function returns None."""
 
 
 class Lock(Entered):
@@ -217,10 +224,16 @@ class Lock(Entered):
         self._on_lost = None if on_lost is None else validate_on_lost(on_lost)
         refuse_unknown(given, type(self).__name__)
 
-    def _of_kind(self, kind: str) -> Self:
-        """Make it a lock of that kind, whatever the settings say, and return it."""
-        self._explicit["kind"] = kind
+    def _of_kind(self, kind: str, **fixed: Any) -> Self:
+        """Make it a lock of that kind, with these values, whatever the settings say, and return
+        it."""
+        self._explicit.update(fixed, kind=kind)
         return self
+
+    def _recording(self, advice: str) -> Self:
+        """Make it the lock of work that is recorded, with this advice: without Redis nobody knows
+        what was done."""
+        return self._of_kind("mutex", unavailable="raise")._advising(advice)
 
     def _advising(self, advice: str) -> Self:
         """Let its `LockReentered` say so, and return it: this is the lock of something that is not
@@ -268,8 +281,9 @@ class Lock(Entered):
         reason: str = "",
         **unknown: object,
     ) -> Lease | None:
-        """Return a `Lease`, or None if somebody else holds the lock for all of `wait`. So look at
-        the result before you write `with lease:`, or write `with redis_lock(…)`, which raises.
+        """Return a `Lease`, or None if somebody else holds the lock for all of `wait`, or if Redis
+        is away and `unavailable` is `"skip"`. So look at the result before you write
+        `with lease:`, or write `with redis_lock(…)`, which raises.
 
         With `steal=True` and a `reason`, the lock is taken away from its holder, who gets
         `LeaseRevoked` with that reason as soon as it would learn of a loss, and works on until
@@ -358,12 +372,12 @@ class Lock(Entered):
     def __enter__(self) -> Lease:
         refuse_event_loop(self)
         if self._explicit:
-            self._refuse_on_conflict()
+            self._refuse_skips()
         return self._entering(run(self._attempt(SyncPort)))
 
     async def __aenter__(self) -> Lease:
         if self._explicit:
-            self._refuse_on_conflict()
+            self._refuse_skips()
         return self._entering(await self._attempt(AsyncPort))
 
     def _leaving(self) -> tuple[Hold, Lease]:
@@ -375,16 +389,18 @@ class Lock(Entered):
     def _left(self, hold: Hold) -> None:
         self._blocks.pop(hold, None)
 
-    def _refuse_on_conflict(self) -> None:
-        if self._explicit.get("on_conflict", "raise") != "raise":
+    def _refuse_skips(self) -> None:
+        said = self._explicit
+        skips = "unavailable" if said.get("unavailable") == "skip" else "on_conflict"
+        if said.get(skips, "raise") != "raise":
             raise TypeError(
-                "on_conflict= is for decorated functions: the body of a with statement can't be "
-                "skipped. Write: lease = redis_lock(…).acquire(), and `with lease:` if it is "
-                "not None."
+                f"{skips}= is for decorated functions: the body of a with statement can't be "
+                f"skipped. Write: lease = redis_lock(…).acquire(), and `with lease:` if it is "
+                f"not None."
             )
 
-    def _entering(self, lease: Lease | LockNotAcquired) -> Lease:
-        if isinstance(lease, LockNotAcquired):
+    def _entering(self, lease: Got) -> Lease:
+        if not isinstance(lease, Lease):
             raise lease
         hold = lease._enter()
         self._blocks[hold] = lease  # no call, so no exception from outside comes before the block
@@ -434,9 +450,10 @@ class Lock(Entered):
         *,
         whole: bool = False,
         reason: str = "",
-    ) -> Lease | LockNotAcquired:
+    ) -> Got:
         """Acquire the lock, or hold once more the lease that this thread or task has. Only a
-        lease that is `whole` may be given to the user without a block. With a reason, steal it."""
+        lease that is `whole` may be given to the user without a block. With a reason, steal it.
+        An error that is returned is to be skipped, or raised."""
         process.notice_fork()
         plan = self._plan()
         policy, server = plan.policy, plan.server
@@ -451,6 +468,8 @@ class Lock(Entered):
             # Raises if the end of a transaction can't be known.
             await beside_orm(port_type(server), transactions.open_transactions)
         keys, primitive = self._keys(plan), self._primitive(plan)
+        if self._reentrant and not reason and (outer := unlocked_here(plan, keys, me)):
+            return outer
         known = plan.register.knows(keys)
         if known or keys.timestamp_key:
             mine = self._held(server, keys, primitive, me, wait)
@@ -481,6 +500,10 @@ class Lock(Entered):
         port = port or port_type(server, terms=plan.terms)
         try:
             return await claims.acquire(port, server, claim, policy, wait, hold, reason)
+        except LockUnavailable as error:
+            if policy.unavailable == "raise" or not error.away or reason:
+                raise
+            return await instead(port, plan, claim, me, error)
         except LockError as error:
             if type(error) is not LockError or primitive.kind == "redlock":
                 raise

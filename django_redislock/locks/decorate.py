@@ -17,10 +17,10 @@ from typing import Any, Generic, Literal, ParamSpec, TypeVar, overload
 
 from ..base import label
 from ..base.callables import kind_of
-from ..base.exceptions import LockNotAcquired
+from ..base.exceptions import LockNotAcquired, LockUnavailable
 from ..lease.holds import Entered, Hold
 from ..lease.lease import Lease
-from ..lease.lock import UNSET, Lock, OnConflict_co, call, refuse_event_loop
+from ..lease.lock import UNSET, Got, Lock, OnConflict_co, call, refuse_event_loop
 from ..lease.order import Steps
 from ..primitives.contract import run
 from ..settings.naming import name_maker
@@ -53,21 +53,26 @@ async def aacquire(lock: Lock, wait: float | None = UNSET) -> Lease:
     return _lease(await lock._attempt(AsyncPort, wait))
 
 
-def _lease(got: Lease | LockNotAcquired) -> Lease:
+def _lease(got: Got) -> Lease:
     # Raised and not returned: no signal's exception can come between the lease and its block.
-    if isinstance(got, LockNotAcquired):
+    if not isinstance(got, Lease):
         raise got
     return got
 
 
-def _settle(lock: Lock, conflict: LockNotAcquired) -> Any:
-    """Return the result of a call that did not get its lock, as `on_conflict` says."""
-    on_conflict = lock._policy().on_conflict
-    if callable(on_conflict):
+NO_LOCK = LockNotAcquired, LockUnavailable
+
+
+def _settle(lock: Lock, conflict: LockNotAcquired | LockUnavailable) -> Any:
+    """Return the result of a call that did not get its lock, as `on_conflict` and `unavailable`
+    say."""
+    if isinstance(conflict, LockUnavailable):
+        on_conflict: Any = "skip" if conflict.skips else "raise"
+    elif callable(on_conflict := lock._policy().on_conflict):
         return on_conflict(conflict)
     if on_conflict == "raise":
         raise conflict
-    return None  # signals.py has logged it
+    return None  # it has been logged
 
 
 def _wrap_function(function: Callable[..., Any], lock_for: LockFor) -> Callable[..., Any]:
@@ -75,7 +80,7 @@ def _wrap_function(function: Callable[..., Any], lock_for: LockFor) -> Callable[
         lock = lock_for(args, kwargs)
         try:
             lease = acquire(lock)
-        except LockNotAcquired as conflict:
+        except NO_LOCK as conflict:
             return _settle(lock, conflict)
         with lease:
             return call(function, args, kwargs)
@@ -88,7 +93,7 @@ def _wrap_coroutine(function: Callable[..., Any], lock_for: LockFor) -> Callable
         lock = lock_for(args, kwargs)
         try:
             lease = await aacquire(lock)
-        except LockNotAcquired as conflict:
+        except NO_LOCK as conflict:
             result = _settle(lock, conflict)
             return await result if inspect.isawaitable(result) else result
         async with lease:
@@ -106,7 +111,7 @@ def _wrap_generator(function: Callable[..., Any], lock_for: LockFor) -> Callable
         lock = lock_for(args, kwargs)
         try:
             lease = acquire(lock)
-        except LockNotAcquired as conflict:
+        except NO_LOCK as conflict:
             instead = _settle(lock, conflict)
             return None if instead is None else (yield from instead)
         with _Generator(lease) as hold:
@@ -120,7 +125,7 @@ def _wrap_async_generator(function: Callable[..., Any], lock_for: LockFor) -> Ca
         lock = lock_for(args, kwargs)
         try:
             lease = await aacquire(lock)
-        except LockNotAcquired as conflict:
+        except NO_LOCK as conflict:
             instead = _settle(lock, conflict)
             if instead is not None:
                 async for item in instead:

@@ -140,7 +140,7 @@ async def acquire_unless_recorded(
         if answers(value, None):
             raise Done(value) from None
         raise
-    if isinstance(lease, LockNotAcquired):
+    if not isinstance(lease, Lease):
         raise lease
     try:
         port = port_type(lease._server)
@@ -307,7 +307,7 @@ class once(FunctionDecorator[Literal["skip"]]):
         self._ttl = validate_kept(ttl)
         self._skips = one_of("skip", "raise")(on_conflict, "on_conflict") == "skip"
         self._retries = one_of("retry", "lose")(on_failure, "on_failure") == "retry"
-        self._lock = redis_lock(wait=wait, **of_lock)._of_kind("mutex")._advising(INSIDE)
+        self._lock = redis_lock(wait=wait, **of_lock)._recording(INSIDE)
         self._entered: Running[Any, label.Holding] = Running()
         """The blocks that were entered and not left, in order, and by whom."""
 

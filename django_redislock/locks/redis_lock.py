@@ -61,6 +61,9 @@ class redis_lock(FunctionDecorator[OnConflict_co], Lock):
       whether it stays after an ordinary end, by default False.
     * `max_resumptions`: how often a note may be inherited in a row; after that, acquiring raises
       `TooManyResumptions`. None, the default: no limit.
+    * `unavailable`: if Redis could not be reached for all of `wait`, "raise", the default; "run":
+      the block or function runs without the lock, for work that may run twice; "skip": a
+      decorated function returns None.
     * `replicas`, `replicas_timeout`: how many replicas must confirm a lease and each renewal,
       and how long they have; by default 0, and 1 second.
     * `after_loss`: when Redis has lost its data, "go", the default, gives the lock to the next
@@ -157,7 +160,7 @@ class Semaphore(redis_lock[OnConflict_co]):
     ) -> None:
         given = {} if limit is None else {"limit": validate_limit(limit)}
         super().__init__(name, **options)
-        self._of_kind("semaphore")._explicit.update(given)
+        self._of_kind("semaphore", **given)
 
 
 class ReadWriteLock(Generic[OnConflict_co]):
@@ -207,11 +210,13 @@ class Redlock(redis_lock[OnConflict_co]):
     ) -> None:
         if "replicas" in options:
             raise TypeError("a Redlock has no replicas: its servers are all primaries")
+        if "unavailable" in options:
+            raise TypeError("a Redlock has no unavailable: catch LockUnavailable")
         if isinstance(using, str):
             raise TypeError(f"using must be a list of aliases of CACHES, not {using!r}")
         given = {} if using is None else {"using": Servers.of(using)}
         super().__init__(name, **options)
-        self._of_kind("redlock")._explicit.update(given)
+        self._of_kind("redlock", unavailable="raise", **given)
 
 
 class TimestampLock(redis_lock[OnConflict_co]):
@@ -236,7 +241,7 @@ class TimestampLock(redis_lock[OnConflict_co]):
     ) -> None:
         validate_flag(fractions, "fractions")
         super().__init__(name, timestamp_key=timestamp_key, **options)
-        self._of_kind("timestamp")._explicit["fractions"] = fractions
+        self._of_kind("timestamp", fractions=fractions)
 
 
 class MultiLock(FunctionDecorator[OnConflict_co], Lock):

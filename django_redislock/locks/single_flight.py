@@ -106,7 +106,7 @@ class single_flight(FunctionDecorator[Literal["raise"]]):
         self._dumps, self._loads = serializer.dumps, serializer.loads
         options: Any = {"wait": wait, "using": using, "scope": scope}
         given = {option: value for option, value in options.items() if value is not UNSET}
-        self._lock = redis_lock(release="exit", **given)._of_kind("mutex")._advising(INSIDE)
+        self._lock = redis_lock(release="exit", **given)._recording(INSIDE)
 
     def __repr__(self) -> str:
         return f"<single_flight {self._template!r}>"

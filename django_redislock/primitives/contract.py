@@ -167,6 +167,8 @@ class Claim:
     """A request may have reached the server."""
     doubtful = False
     """An answer was lost, so a request may still be on its way."""
+    heard = False
+    """The server has said something of the lock."""
     given_back = False
     """A release was sent whose answer was lost."""
     released: tuple[str, ...] = ()

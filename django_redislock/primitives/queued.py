@@ -177,10 +177,12 @@ class Attempts:
         if code == 1 and self._port.now() >= deadline(self.sent, self._claim.ttl):
             raise too_late(self._claim, doubtful=True)
         self._failures = 0
+        self._claim.heard = True
 
     def failed(self, error: LockUnavailable) -> float:
         """Note that there was no answer. Returns the seconds until the next request; raises
         `error` if there will be none."""
+        error.away &= not self._claim.heard
         self._claim.doubtful |= error.doubtful
         self._claim.sent = self._known or error.doubtful
         self._failures += 1

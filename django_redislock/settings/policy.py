@@ -82,6 +82,8 @@ class Policy(NamedTuple):
         str | Callable[..., Any], Rule(validators.validate_on_conflict, ANY_LOCK)
     ] = "raise"
     """What a decorated function does without the lock."""
+    unavailable: Annotated[str, Rule(one_of("raise", "run", "skip"), ANY_LOCK)] = "raise"
+    """What happens if Redis could not be reached for all of `wait`."""
     view_wait: Annotated[float | None, Rule(validators.validate_wait, SETTINGS)] = 0.0
     """How long a view waits for its lock, instead of `wait`."""
     view_status: Annotated[int, Rule(validators.validate_status, SETTINGS)] = 409

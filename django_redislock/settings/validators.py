@@ -328,6 +328,7 @@ _ELSEWHERE = {
     ),
     "redis": ("using", "Write using=, an alias of CACHES, or a list of them for a Redlock."),
     "client": ("using", "Write using=, an alias of CACHES, or a list of them for a Redlock."),
+    "unavailable": ("", "Leave it out: without Redis nobody knows what was done before."),
     "masters": ("", "Write Redlock(name, using=[…]) with aliases of CACHES."),
 }
 """Arguments of other libraries' locks, the argument that is meant, and what to write here."""

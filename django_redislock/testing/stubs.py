@@ -202,7 +202,8 @@ def locks_held_elsewhere(*locks: str | Lock) -> Condition[None]:
 
 
 def redis_unavailable() -> Condition[None]:
-    """Raise `LockUnavailable` for each request to the server, at once, whatever `wait` is."""
+    """Let Redis be away: each request to the server raises `LockUnavailable` at once, whatever
+    `wait` is. Locks do what their `unavailable` says."""
     return Condition(_unavailable)
 
 
@@ -268,12 +269,14 @@ async def _grant(
 @contextmanager
 def _unavailable() -> Iterator[None]:
     async def refuse(port: Port, script: str, keys: Sequence[str], args: object) -> Any:  # noqa: ARG001
-        raise LockUnavailable(
+        error = LockUnavailable(
             "Redis could not be reached: the test uses redis_unavailable()",
             name_of(keys[0]) if keys else None,
             # An acquire would repeat a passing failure while it waits.
             passing=not script.endswith(("_acquire", "_take")),
-        ) from redis.ConnectionError("redis_unavailable()")
+        )
+        error.away = True
+        raise error from redis.ConnectionError("redis_unavailable()")
 
     place = nullcontext() if configured() else NOWHERE.in_place()
     with place, answering(refuse), nothing_lost():

@@ -161,7 +161,7 @@ class Cluster(Generic[Pool]):
         random.SystemRandom().shuffle(nodes)
         nodes.sort(key=self.failed.__contains__)
         error: LockUnavailable | None = None
-        passing = False
+        passing, away = False, True
         for node in nodes:
             try:
                 # Half of the time at most, so that another node can be asked.
@@ -172,6 +172,7 @@ class Cluster(Generic[Pool]):
                 self.failed.add(node)
                 error = its
                 passing |= its.passing
+                away &= its.away
                 if not its.passing and not isinstance(its, _NoMap):
                     passing = False
                     break  # wrong password, or no cluster at all
@@ -185,12 +186,14 @@ class Cluster(Generic[Pool]):
                 return
         assert error is not None
         self._stale = True
-        raise unavailable(
+        unknown = unavailable(
             key,
             f"no node of the cluster could say which one has the key: {error.why or error}",
             passing=passing,
             silent=error.silent,
-        ) from error.__cause__
+        )
+        unknown.away = away
+        raise unknown from error.__cause__
 
 
 class _NoMap(LockUnavailable):

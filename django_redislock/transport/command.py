@@ -56,17 +56,22 @@ _NO_DATABASE = ("SELECT is not", "DB index is out of range", "0th database")
 _SPENT = re.compile(r"no fencing token is left in (.+:clock)\.")
 """The error of lua/fence.lua, with the key."""
 _REFUSED = (AuthenticationError, AuthorizationError)
+_ANSWERED = (ResponseError, BusyLoadingError, AuthenticationError)
 
 # Trouble of the network, and of a server that restarts, over which a connection may be made later.
 # Everything else is a mistake in the settings, which stays: an unknown host, a certificate that is
 # not accepted, a file that is missing, an option of the wrong type.
 _CUT_OFF = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
 _LOOKUP_FAILED = {socket.EAI_AGAIN, socket.EAI_FAIL, socket.EAI_MEMORY}
+_OF_OURS = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL}
+"""This host has no files, memory or ports left."""
 _UNREACHABLE = {
+    *_OF_OURS,
     *(errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETUNREACH, errno.ENETDOWN, errno.ENETRESET),
-    *(errno.EADDRNOTAVAIL, errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM),
     *(errno.EAGAIN, errno.EBADF, errno.ENOTCONN),
 }
+_NO_ROOM = re.compile(f"{FULL}|No connection available|max number of clients").search
+"""Finds what redis-py says of a pool, and a server of its clients."""
 _SEVERAL = "Multiple exceptions"
 """What asyncio says if a host has several addresses, and none can be reached."""
 
@@ -222,6 +227,16 @@ def _may_pass(error: BaseException, *, by_path: bool) -> bool:
     return closed_meanwhile(error) or not isinstance(error, Exception)  # a cancellation
 
 
+def _is_away(error: BaseException, handled: BaseException | None) -> bool:
+    """Return whether there was no connection, or no answer in time, and not for want of something
+    here."""
+    no = isinstance(error, redis.ConnectionError | redis.TimeoutError | OSError)
+    return no and not any(
+        isinstance(one, _ANSWERED) or _NO_ROOM(str(one)) or getattr(one, "errno", 0) in _OF_OURS
+        for one in causes(error, handled)
+    )
+
+
 def fail(
     error: BaseException,
     key: str,
@@ -241,7 +256,10 @@ def fail(
     if other := foreign(error, handled):
         raise other
     mistaken = not sent and not _may_connect(error, handled, by_path=by_path)
-    raise _translate(error, key, sent=sent, mistaken=mistaken, carried_out=carried_out) from error
+    its = _translate(error, key, sent=sent, mistaken=mistaken, carried_out=carried_out)
+    if isinstance(its, LockUnavailable):
+        its.away = its.passing and _is_away(error, handled)
+    raise its from error
 
 
 def unreadable_clock(error: LockUnavailable) -> bool:
@@ -312,7 +330,7 @@ def _translate(
         text += " (the proxy of Tair checks scripts: set its parameter script_check_enable to 0)"
     if denied:  # the text does not name the command
         text += f" (locks need {scripts.permissions()} on the keys and channels <prefix>*)"
-    answered = isinstance(error, ResponseError | BusyLoadingError | AuthenticationError)
+    answered = isinstance(error, _ANSWERED)
     if isinstance(error, ResponseError):
         passing = isinstance(error, _PASSING) or any(code in text for code in _PASSING_CODES)
     else:

@@ -338,7 +338,9 @@ class Lines:
                     if rest > pause:
                         continue
                 if _takes(turn):
-                    raise NotSent(LATE) from redis.TimeoutError(LATE)
+                    # A pool that lets its callers wait says nothing when it has no connection.
+                    empty = getattr(getattr(self.pool(), "pool", None), "empty", bool)
+                    raise NotSent(LATE) from redis.TimeoutError(FULL if empty() else LATE)
                 raise redis.TimeoutError("no answer in time")
         finally:
             turn.clear()

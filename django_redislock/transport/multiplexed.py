@@ -143,7 +143,8 @@ class Multiplexed:
                     async with asyncio.timeout(within):
                         link = await (self.link_alone() if alone else self.link())
                 except TimeoutError:
-                    error = late(within or ANSWER_WITHIN)
+                    full = alone and self._alone.locked()
+                    error = redis.TimeoutError(FULL) if full else late(within or ANSWER_WITHIN)
                     raise NotSent(str(error)) from error
                 except Exception as error:
                     raise NotSent(str(error)) from error

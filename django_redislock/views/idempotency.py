@@ -343,8 +343,7 @@ class idempotent_view(ViewDecorator):
         self._methods = validate_methods(methods)
         self._scope = scope if callable(scope) else scope_of
         options: Any = {"scope": None} if scope is None else {}
-        lock = redis_lock(wait=KEY_WAIT, release="commit", **options)._of_kind("mutex")
-        self._lock = lock._advising(INSIDE)
+        self._lock = redis_lock(wait=KEY_WAIT, release="commit", **options)._recording(INSIDE)
         self._max_size = validate_max_size(max_size)
 
     def __repr__(self) -> str:

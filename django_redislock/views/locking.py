@@ -23,6 +23,7 @@ from ..locks.redis_lock import redis_lock
 from ..settings.naming import name_maker
 from ..settings.validators import (
     function_of,
+    one_of,
     refuse_unknown,
     validate_max_waiters,
     validate_release,
@@ -88,6 +89,15 @@ HELD_OUTSIDE = (
     "lock is held writes `with locks_held_elsewhere({name!r}):`, of django_redislock.testing"
 )
 
+
+class ViewOptions(ServerOptions, total=False):
+    """The options of the lock of a view."""
+
+    unavailable: Literal["raise", "run"]
+    """What happens if Redis could not be reached for all of `wait`: `"raise"`, the response says
+    503; `"run"`, the view runs without the lock."""
+
+
 Response = Callable[[Any, NoLock], HttpResponseBase] | str
 
 
@@ -100,10 +110,11 @@ class lock_view(ViewDecorator):
     the view's dotted path.
 
     A request that can't get the lock within `wait` seconds receives `status` (409), or 503 if
-    Redis can't be reached; `response`, a function of the request and the error, makes another
-    answer. `methods` are the HTTP methods that lock; by default all but OPTIONS. Arguments that
-    are not given come from the settings. There, `wait` is called `VIEW_WAIT`. It is 0, since a
-    worker that waits serves no other request.
+    Redis can't be reached; with `unavailable="run"` the view then runs without the lock.
+    `response`, a function of the request and the error, makes another answer. `methods` are the
+    HTTP methods that lock; by default all but OPTIONS. Arguments that are not given come from the
+    settings. There, `wait` is called `VIEW_WAIT`. It is 0, since a worker that waits serves no
+    other request.
 
     One request takes each lock once: of two decorators with the same lock, such as that of a class
     and that of its method, the outer one takes it.
@@ -125,16 +136,18 @@ class lock_view(ViewDecorator):
         response: Response | None = None,
         release: Literal["exit", "commit"] | None = None,
         max_waiters: int | None = None,
-        **options: Unpack[ServerOptions],
+        **options: Unpack[ViewOptions],
     ) -> None:
         if isinstance(name, type):
             raise TypeError("lock_view needs its parentheses: @lock_view() or @lock_view('…')")
         if release is not None:
             validate_release(release)
         refuse_unknown(
-            (option for option in options if option not in ServerOptions.__annotations__),
+            (option for option in options if option not in ViewOptions.__annotations__),
             "lock_view",
         )
+        if "unavailable" in options:  # not "skip": a request needs a response
+            one_of("raise", "run")(options["unavailable"], "unavailable")
         self._name = name
         self._methods = validate_methods(methods)
         self._status = None if status is None else validate_status(status)

@@ -56,7 +56,7 @@ from django_redislock.models import LockStatus
 from django_redislock.periodic import Ledger, RunOutcome, job_finished
 from django_redislock.periodic import job as registry
 from django_redislock.primitives import redlock
-from django_redislock.testing import check_lock_order
+from django_redislock.testing import check_lock_order, redis_unavailable
 from django_redislock.views import idempotent_view, lock_view
 from tests.caches import caches, entry
 from tests.classic import Classic
@@ -265,6 +265,22 @@ def shared_by_tenants(world: World, text: str) -> None:
         assert world.held == {"single_flight:rates:currency"}
         with redis_lock("rates:EUR") as lease:
             assert lease.name == "rates:EUR"
+
+
+def while_away(world: World, text: str) -> None:
+    """By name: whether it runs while Redis is away."""
+    ran: list[str] = []
+    world["read_feed"] = lambda: ran.append(current_lease().name)
+    world.run(text)
+    assert ran == ["feed"]
+    with redis_unavailable():
+        world.run(text)
+        assert ran == ["feed", "feed"]
+        with mock.patch.object(sys, "stdout"):
+            world.run(text)
+        world.call("report")
+        world.call("refresh")
+    assert world.held == set()
 
 
 def of_rest_framework(world: World, text: str) -> None:
@@ -672,6 +688,7 @@ EXAMPLES: dict[str, list[Any]] = {
     ],
     "docs/shared.md": [{"exports", "supplier:supplier_id"}, {"catalogue"}, SETTINGS],
     "docs/signals.md": [counted, set()],
+    "docs/unavailable.md": [while_away, SETTINGS],
     "docs/tenants.md": [tenants, of_django_tenants, shared_by_tenants],
     "docs/threads.md": [handed_on, in_parts],
     "docs/timestamp-lock.md": [old_client, SETTINGS, old_client],

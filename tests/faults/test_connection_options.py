@@ -80,7 +80,7 @@ def test_a_wrong_option(
     says = "|".join(options) + "|look at LOCATION and OPTIONS of this server in CACHES"
     began = time.monotonic()
     with pytest.raises((LockUnavailable, ImproperlyConfigured), match=says):
-        api.acquire(redis_lock("job", wait=PATIENCE))
+        api.acquire(redis_lock("job", wait=PATIENCE, unavailable="run"))
     assert time.monotonic() - began < PATIENCE / 3
 
 
@@ -98,36 +98,36 @@ def test_a_file_that_is_not_there(api: Api, settings: Any, tmp_path: Path, optio
         )
         began = time.monotonic()
         with pytest.raises(LockUnavailable, match="look at LOCATION and OPTIONS") as caught:
-            api.acquire(redis_lock("job", wait=PATIENCE))
+            api.acquire(redis_lock("job", wait=PATIENCE, unavailable="run"))
         assert not caught.value.passing
         assert time.monotonic() - began < PATIENCE / 3
 
 
 @pytest.mark.parametrize(
-    ("error", "passes"),
+    ("error", "passes", "away"),
     [
-        (ConnectionRefusedError(errno.ECONNREFUSED, "refused"), True),
-        (TimeoutError("timed out"), True),
-        (OSError(errno.EHOSTUNREACH, "no route to host"), True),
-        (OSError(errno.EMFILE, "too many open files"), True),
-        (OSError("Multiple exceptions: refused, refused"), True),
-        (ssl.SSLEOFError(8, "cut off"), True),
-        (socket.gaierror(socket.EAI_AGAIN, "try again"), True),
-        (socket.gaierror(socket.EAI_NONAME, "no such host"), False),
-        (socket.gaierror(socket.EAI_SERVICE, "no such port"), False),
-        (FileNotFoundError(errno.ENOENT, "no such file"), False),
-        (PermissionError(errno.EACCES, "not allowed"), False),
-        (IsADirectoryError(errno.EISDIR, "a folder"), False),
-        (OSError("AF_UNIX path too long"), False),
-        (ssl.SSLCertVerificationError(1, "not accepted"), False),
+        (ConnectionRefusedError(errno.ECONNREFUSED, "refused"), True, True),
+        (TimeoutError("timed out"), True, True),
+        (OSError(errno.EHOSTUNREACH, "no route to host"), True, True),
+        (OSError(errno.EMFILE, "too many open files"), True, False),
+        (OSError("Multiple exceptions: refused, refused"), True, True),
+        (ssl.SSLEOFError(8, "cut off"), True, True),
+        (socket.gaierror(socket.EAI_AGAIN, "try again"), True, True),
+        (socket.gaierror(socket.EAI_NONAME, "no such host"), False, False),
+        (socket.gaierror(socket.EAI_SERVICE, "no such port"), False, False),
+        (FileNotFoundError(errno.ENOENT, "no such file"), False, False),
+        (PermissionError(errno.EACCES, "not allowed"), False, False),
+        (IsADirectoryError(errno.EISDIR, "a folder"), False, False),
+        (OSError("AF_UNIX path too long"), False, False),
+        (ssl.SSLCertVerificationError(1, "not accepted"), False, False),
     ],
     ids=repr,
 )
 def test_what_may_pass(
-    monkeypatch: pytest.MonkeyPatch, settings: Any, error: OSError, passes: bool
+    monkeypatch: pytest.MonkeyPatch, settings: Any, error: OSError, passes: bool, away: bool
 ) -> None:
     """Trouble of the network is waited for; everything else that keeps a connection from being
-    made is not."""
+    made is not. If this host can open no more files, nothing is known of Redis."""
 
     def connect(_: object) -> None:
         raise error
@@ -136,7 +136,7 @@ def test_what_may_pass(
     monkeypatch.setattr(Connection, "_connect", connect)
     with pytest.raises(LockUnavailable) as caught:
         redis_lock("job").acquire(wait=0)
-    assert caught.value.passing is passes
+    assert (caught.value.passing, caught.value.away) == (passes, away)
 
 
 def test_a_health_check_lost(checked: Scene) -> None:

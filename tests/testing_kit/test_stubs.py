@@ -283,6 +283,19 @@ class TestUnavailable:
                 with pytest.raises(LockUnavailable):
                     ask(make())
 
+    @every_lock
+    def test_unavailable(self, api: Api, settings: Any, make: Any) -> None:
+        """A lock does at once what its `UNAVAILABLE` says. A Redlock is never run without."""
+        with redis_unavailable():
+            settings.REDISLOCK = {"UNAVAILABLE": "run"}
+            if isinstance(make(), Redlock):
+                with pytest.raises(LockUnavailable):
+                    api.enter(make(), lambda _: pytest.fail("it ran"))
+                return
+            assert api.enter(make(), lambda lease: lease.state) == "unlocked"
+            settings.REDISLOCK = {"UNAVAILABLE": "skip"}
+            assert api.acquire(make()) is None
+
     def test_records(self, api: Api) -> None:
         """Without the lock, the work is not done."""
         with redis_unavailable():

@@ -258,3 +258,42 @@ redis_lock("a", on_conflict=None)  # type: ignore[arg-type]  # pyright: ignore[r
 redis_lock("a", on_conflict=lambda: None)  # type: ignore[arg-type,misc]  # pyright: ignore[reportArgumentType]
 once("a", on_conflict="raised")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 redis_lock("a", on_conflict="skip")(3)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
+
+
+# Redis may be away as well.
+
+
+@redis_lock("report", unavailable="skip")
+def unless_away(pk: int) -> str: ...
+
+
+@Semaphore("report", 2, unavailable="skip")
+async def unless_away_either(pk: int) -> str: ...
+
+
+@redis_lock("report", unavailable="skip", on_conflict="skip")
+def unless_away_or_busy(pk: int) -> str: ...
+
+
+@redis_lock("report", unavailable="run")
+def without_the_lock(pk: int) -> str: ...
+
+
+@redis_lock("report", unavailable="run", on_conflict="skip")
+def without_the_lock_or_not(pk: int) -> str: ...
+
+
+@redis_lock("report", unavailable="run", on_conflict=busy)
+def without_the_lock_or_busy(pk: int) -> str: ...
+
+
+assert_type(unless_away(1), str | None)
+assert_type(unless_away_or_busy(1), str | None)
+assert_type(without_the_lock(1), str)
+assert_type(without_the_lock_or_not(1), str | None)
+assert_type(without_the_lock_or_busy(1), str | Busy)
+redis_lock("report", unavailable="ran")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+async def coroutines_unless_away() -> None:
+    assert_type(await unless_away_either(1), str | None)

@@ -89,6 +89,22 @@ class TestHolding:
 
     @every_form
     @every_client
+    def test_unavailable(self, form: Form, ask: Ask, settings: Any) -> None:
+        """With "run" the view runs without the lock if Redis is away; "skip" in the settings is
+        nothing that a view could do."""
+
+        def body(request: HttpRequest, pk: int) -> HttpResponse:
+            return HttpResponse(current_lease().state)
+
+        with away(), at_root(form(lock_view("order:{pk}", wait=0, unavailable="run"), body)):
+            response = ask("post")
+        assert (response.status_code, response.content) == (200, b"unlocked")
+        settings.REDISLOCK = {"UNAVAILABLE": "skip"}
+        with away(), at_root(form(lock_view("order:{pk}"), body)):
+            assert ask("post").status_code == 503
+
+    @every_form
+    @every_client
     def test_the_views_own_exception(self, form: Form, ask: Ask, redis: Redis) -> None:
         """The exception comes out as it would without the lock, which is released."""
 
@@ -686,6 +702,8 @@ class TestBadInput:
             ({"max_waiters": -1}, ValueError, r"max_waiters must be 0 or more"),
             ({"max_waiters": 1.5}, TypeError, r"max_waiters must be a number of requests"),
             ({"timeout": 3}, TypeError, r"timeout= is refused"),
+            ({"unavailable": "skip"}, ValueError, r"unavailable must be 'raise' or 'run'"),
+            ({"unavailable": "ran"}, ValueError, r"unavailable must be 'raise' or 'run'"),
             ({"on_conflict": "skip"}, TypeError, r"lock_view\(\) has no argument 'on_conflict'"),
             ({"reentrant": True}, TypeError, r"lock_view\(\) has no argument 'reentrant'"),
         ],

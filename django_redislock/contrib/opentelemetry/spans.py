@@ -29,6 +29,8 @@ _tracer = trace.get_tracer("django_redislock")
 _CODE = re.compile(r"(?P<path>.+):(?P<line>\d+) in (?P<function>.+)")
 """The default label of a lease."""
 
+_ERRORS: dict[str, str] = {"lost": "LeaseLost", "unlocked": "LockUnavailable"}
+
 _parents: HeldLeases[context.Context] = HeldLeases(lambda _: None)
 
 
@@ -55,7 +57,7 @@ def _span(what: str, event: LockEvent, seconds: float, parent: context.Context) 
         attributes=_attributes(event, known),
         start_time=end - int(seconds * 1e9),
     )
-    if event.outcome == "lost":
+    if event.outcome in _ERRORS:
         span.set_status(trace.StatusCode.ERROR, event.why)
     span.end(end)
 
@@ -78,6 +80,6 @@ def _attributes(event: LockEvent, known: str) -> dict[str, str | int]:
         "redislock.fencing_token": event.fencing_token,
         "redislock.holder.owner": holder and holder.owner,
         "redislock.holder.label": holder and holder.label,
-        "error.type": "LeaseLost" if event.outcome == "lost" else None,
+        "error.type": _ERRORS.get(event.outcome),
     }
     return {name: its for name, its in attributes.items() if its is not None}

@@ -54,6 +54,7 @@ UNKNOWN = Counter(
     "Locks that became unknown, since a renewal got no answer.",
     LABELS,
 )
+UNLOCKED = Counter("redislock_unlocked_total", "Blocks that ran without their lock.", LABELS)
 LOST = Counter("redislock_lost_total", "Locks that were lost while they were held.", LABELS)
 ACTIVE = Gauge(
     "redislock_active",
@@ -73,14 +74,16 @@ _active: HeldLeases[tuple[str, str]] = HeldLeases(lambda labels: ACTIVE.labels(*
 def count(event: LockEvent) -> None:
     """Count an event, in a few dictionary look-ups."""
     labels = pattern(event.name), event.using
-    if event.waited is not None:
+    if event.outcome == "unlocked":
+        UNLOCKED.labels(*labels).inc()
+    elif event.waited is not None:
         outcome = "acquired" if event.outcome == "acquired" else "conflict"
         ATTEMPTS.labels(*labels, outcome).inc()
         WAIT.labels(*labels, outcome).observe(event.waited)
     if event.outcome == "acquired":
         if event.learned:
             HANDOVERS.labels(*labels, event.learned).inc()
-        for counter in (UNKNOWN, LOST):
+        for counter in (UNKNOWN, LOST, UNLOCKED):
             counter.labels(*labels)  # 0 before it is 1, or rate() would miss the first one
         if _active.begin(event, labels):
             ACTIVE.labels(*labels).inc()

@@ -14,11 +14,12 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from ...base.exceptions import LeaseLost, LockNotAcquired
-from ...commands import BUSY, LOST, ttl_argument, wait_argument
+from ...base.exceptions import LeaseLost, LockNotAcquired, LockUnavailable
+from ...commands import ARGUMENTS, BUSY, LOST, ttl_argument, wait_argument
 from ...inspection.waiting_line import waiting_line
 from ...lease.lease import Lease
 from ...lease.lock import Lock
+from ...locks.decorate import acquire
 from ..arguments import MISCONFIGURED, name_argument, number_argument, seconds_argument
 from ..events import ENDING, FROM_TERMINAL, PASSED_ON, Events, Interrupted, require_main_thread
 from ..output import Printer
@@ -167,6 +168,7 @@ class Run:
             metavar="CODE",
             help=f"The exit code if somebody else has the lock; by default {BUSY}.",
         )
+        parser.add_argument("--unavailable", default=SUPPRESS, **ARGUMENTS["unavailable"])
         parser.add_argument(
             "--kill-after",
             type=seconds_argument,
@@ -197,25 +199,26 @@ class Run:
             label=shlex.join(options["program"]),
             release="exit",
             on_lost=events.nudge,
-            **{term: options[term] for term in ("wait", "ttl") if term in options},
+            **{term: options[term] for term in ("wait", "ttl", "unavailable") if term in options},
         )
         try:
             with ExitStack() as stack:
                 with waiting_line(lock, command.stderr, quiet=not options["verbosity"]):
-                    lease = stack.enter_context(lock)
+                    lease = stack.enter_context(acquire(lock))
                 until = time.monotonic() + options["at_least_for"]
                 events.collect()
                 run = _Guarded(options["program"], lease, events, command)
                 code = run.to_its_end(options["kill_after"])
                 run.linger(until)
                 return code
-        except LockNotAcquired as conflict:
-            if options["conflict_exit_code"]:
-                raise CommandError(
-                    str(conflict), returncode=options["conflict_exit_code"]
-                ) from conflict
+        except (LockNotAcquired, LockUnavailable) as error:
+            code = options["conflict_exit_code"]
+            if isinstance(error, LockUnavailable) and not error.skips:
+                raise
+            if isinstance(error, LockNotAcquired) and code:
+                raise CommandError(str(error), returncode=code) from error
             if options["verbosity"]:
-                command.stderr.write(f"Skipped: {conflict}", command.style.WARNING)
+                command.stderr.write(f"Skipped: {error}", command.style.WARNING)
             return 0
         except LeaseLost as lost:
             raise CommandError(
@@ -233,10 +236,11 @@ class _Guarded:
         self._events = events
         self._write = command.stderr.write
         self._asked_to_end = False
+        fence = "" if lease.state == "unlocked" else str(lease.fencing_token)
         env = {
             **os.environ,
             "REDISLOCK_NAME": lease.name,
-            "REDISLOCK_FENCING_TOKEN": str(lease.fencing_token),
+            "REDISLOCK_FENCING_TOKEN": fence,
         }
         try:
             with events.mask_as_given():
@@ -266,7 +270,7 @@ class _Guarded:
 
     def linger(self, until: float) -> None:
         """Wait until that time, unless we are asked to end, or the lease is lost."""
-        while not self._asked_to_end and self._lease._lifetime.lost is None:
+        while not self._asked_to_end and self._lease._lifetime.alive:
             event = self._events.next(until)
             if event is None:
                 return
