@@ -635,7 +635,7 @@ FAULTS = [
     ),
     Fault(
         "notes: one is written before the commit",
-        "        if _of_the_project(connection):\n            connection.on_commit(",
+        "        if blocks_of_the_project(connection):\n            connection.on_commit(",
         "        if False:\n            connection.on_commit(",
         NOTES,
     ),
