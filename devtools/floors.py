@@ -51,7 +51,7 @@ FLOORS: list[dict[str, str]] = [
         "commands": "management commands that hold a lock",
         "views": "views that hold a lock, and idempotent views",
         "doctor": "finds mistakes in settings and on servers",
-        "contrib": "OpenTelemetry and Prometheus, of a process and of the fleet",
+        "contrib": "OpenTelemetry and Prometheus; the table of `once_in_transaction`",
         "testing": "tools for the tests of projects",
         "models": "the unmanaged models behind the admin",
         "__init__": "the public names",

@@ -33,6 +33,8 @@ SECONDS = 600.0
 
 NOTES = "tests/test_notes.py"
 TASKS = "tests/tasks/test_rules.py"
+IN_TRANSACTION = "tests/test_in_transaction.py"
+IN_TRANSACTION_VIEWS = "tests/views/test_in_transaction.py"
 
 
 class Fault(NamedTuple):
@@ -636,7 +638,7 @@ FAULTS = [
     ),
     Fault(
         "notes: one is written before the commit",
-        "        if _of_the_project(connection):\n            connection.on_commit(",
+        "        if blocks_of_the_project(connection):\n            connection.on_commit(",
         "        if False:\n            connection.on_commit(",
         NOTES,
     ),
@@ -856,6 +858,92 @@ FAULTS = [
         "self._ended = RELEASED\n        self._complete()",
         "self._complete()",
         f"{UNLOCKED} -k 'good_for or comes_back'",
+    Fault(
+        "in transaction: the record is completed after the COMMIT",
+        "            self._write(done=True, value=value)\n",
+        "            transaction.on_commit(\n"
+        "                lambda: self._write(done=True, value=value), using=self.using\n"
+        "            )\n",
+        "tests/faults/test_commit.py -k 'after_the_commit and sqlite'",
+    ),
+    Fault(
+        "in transaction: each attempt is the first",
+        "if found.token == self._token:",
+        "if True:",
+        IN_TRANSACTION,
+    ),
+    Fault(
+        "in transaction: names are compared as by a collation",
+        "hashlib.sha256(self._name.encode())",
+        "hashlib.sha256(self._name.strip().lower().encode())",
+        IN_TRANSACTION,
+    ),
+    Fault(
+        "in transaction: a refused INSERT is not repeated",
+        "TRIES = 3",
+        "TRIES = 1",
+        IN_TRANSACTION_VIEWS,
+    ),
+    Fault(
+        "in transaction: that of somebody else is taken",
+        'if len(blocks) == 1 and connection.settings_dict["ATOMIC_REQUESTS"]:',
+        "if blocks:",
+        IN_TRANSACTION,
+    ),
+    Fault(
+        "in transaction: one that is not seen yet is not rolled back",
+        "                if isinstance(error, RecordBusy) and self._surrounded:\n",
+        "                if False:\n",
+        IN_TRANSACTION,
+    ),
+    Fault(
+        "in transaction: nothing is done without Redis",
+        "    held: AbstractContextManager[Any] = nullcontext()\n    try:\n",
+        "    held: AbstractContextManager[Any] = nullcontext()\n    acquire(lock).release()\n"
+        "    try:\n",
+        IN_TRANSACTION,
+    ),
+    Fault(
+        "in transaction: a lost lease is an error",
+        "        if not ended:\n            raise\n",
+        "        raise\n",
+        IN_TRANSACTION,
+    ),
+    Fault(
+        "in transaction: an attempt is taken over at once",
+        "abandoned = not found.token or",
+        "abandoned = True or",
+        IN_TRANSACTION,
+    ),
+    Fault(
+        "in transaction: an attempt that has come to its end is taken over",
+        "its = self._rows.filter(token=found.token, done=False)",
+        "its = self._rows.filter(token=found.token)",
+        IN_TRANSACTION,
+    ),
+    Fault(
+        "in transaction: the end of a step is not committed",
+        "        self._note(name, [point.result])\n        self._leave()\n        self._enter()\n",
+        "        self._note(name, [point.result])\n",
+        IN_TRANSACTION,
+    ),
+    Fault(
+        "in transaction: what a view has written stays without its response",
+        "attempt.record(self._packed(response) if kept else None)",
+        "attempt.record(self._packed(response))",
+        IN_TRANSACTION_VIEWS,
+    ),
+    Fault(
+        "idempotent views: excluded fields are kept",
+        "for key, its in value.items() if key not in fields}",
+        "for key, its in value.items()}",
+        IN_TRANSACTION_VIEWS,
+    ),
+    Fault(
+        "records: all rows are deleted by one statement",
+        "rows.filter(pk__in=pks).delete()",
+        "rows.all().delete()",
+        "tests/operations/test_records.py",
     ),
 ]
 

@@ -15,6 +15,7 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "django.contrib.sessions",
     "django_redislock",
+    "django_redislock.contrib.once",
     "tests",
 ]
 

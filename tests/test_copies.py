@@ -23,6 +23,7 @@ from django_redislock import (
     redis_lock,
     single_flight,
 )
+from django_redislock.contrib.once import once_in_transaction
 from django_redislock.views import idempotent_view, lock_view
 from tests.waiting import PATIENCE, eventually
 
@@ -47,6 +48,8 @@ OTHERS: dict[str, Callable[[], Any]] = {
     "single_flight": lambda: single_flight("job", ttl=60, serializer=pickle),
     "lock_view": lambda: lock_view("job", max_waiters=1),
     "idempotent_view": lambda: idempotent_view(scope=respond),
+    "idempotent_view in the database": lambda: idempotent_view(store="db"),
+    "once_in_transaction": lambda: once_in_transaction("job"),
 }
 WAYS: dict[str, Callable[[Any], Any]] = {
     "copy": copy.copy,

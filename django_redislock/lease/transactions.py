@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.transaction import TransactionManagementError
+from django.db.transaction import Atomic, TransactionManagementError
 
 from ..base.exceptions import EarlyReleaseWarning, LockError
 
@@ -53,7 +53,7 @@ def after_commit(call: Callable[[], object]) -> bool:
     """Call it when the transactions of the project that are open in this thread have been
     committed, and never if one of them is rolled back. Return whether it was called at once."""
     for connection in connections.all(initialized_only=True):
-        if _of_the_project(connection):
+        if blocks_of_the_project(connection):
             connection.on_commit(lambda: after_commit(call), robust=True)
             return False
     call()
@@ -65,7 +65,7 @@ def warn_if_open(label: str) -> None:
     `label`."""
     for connection in connections.all(initialized_only=True):
         by_hand = connection.connection is not None and not connection.autocommit
-        if _of_the_project(connection) or (by_hand and not connection.in_atomic_block):
+        if blocks_of_the_project(connection) or (by_hand and not connection.in_atomic_block):
             # The text has no name of a lock: Python keeps each text, and shows it once.
             warnings.warn(
                 f"The lock that was taken at {label} is released while a transaction is open on "
@@ -77,9 +77,9 @@ def warn_if_open(label: str) -> None:
             )
 
 
-def _of_the_project(connection: BaseDatabaseWrapper) -> bool:
-    """Return whether an atomic block is open, besides the one of a `TestCase` around each test."""
-    return any(not getattr(block, "_from_testcase", False) for block in connection.atomic_blocks)
+def blocks_of_the_project(connection: BaseDatabaseWrapper) -> list[Atomic]:
+    """Return the atomic blocks that are open, besides those of a `TestCase` around each test."""
+    return [one for one in connection.atomic_blocks if not getattr(one, "_from_testcase", False)]
 
 
 def at_end(

@@ -294,6 +294,7 @@ HELP = {
         (WRONG, FREE, UNAVAILABLE, BUSY),
     ),
     "sweep": Help(("sweep", "sweep api:acme"), (WRONG, UNAVAILABLE)),
+    "records": Help(("records", "records --older-than 30d", "records --older-than 30d --delete")),
     "completion": Help(("completion bash > ~/.redislock.bash",)),
 }
 

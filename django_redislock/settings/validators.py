@@ -132,6 +132,13 @@ def validate_max_size(value: object, name: str = "max_size") -> int:
     return validate_whole(value, name, "bytes", 1, MAX_SIZE, "1_000_000", " bytes")
 
 
+def validate_excluded(value: Any, name: str) -> frozenset[str]:
+    """Validate names that are left out."""
+    if isinstance(value, str) or not all(isinstance(one, str) for one in value):
+        raise TypeError(f"{name} must be a list of names, such as ['token'], not {value!r}")
+    return frozenset(value)
+
+
 def validate_max_waiters(value: object, name: str = "max_waiters") -> int:
     number = _whole(value, f"{name} must be a number of requests, such as 2")
     if number < 0:

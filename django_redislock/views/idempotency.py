@@ -17,6 +17,9 @@ makes a key for each operation, and sends it with every request for that operati
 6.  If a response can't be kept, the record says only that the request was carried out. Later
     requests get 409 with that answer; nothing is carried out again.
 7.  A record that can't be read means the same: records are written after the view has run.
+
+With `store="db"` the record is a row, written in the transaction of the view as
+`locks/in_transaction.py` says. A response that is not kept then undoes the view's work, too.
 """
 
 from __future__ import annotations
@@ -28,9 +31,10 @@ import logging
 import re
 from collections.abc import Callable, Iterable
 from http.cookies import CookieError
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from asgiref.sync import sync_to_async
+from django.apps import apps
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpResponse
@@ -40,14 +44,16 @@ from django.template.response import SimpleTemplateResponse
 from django.utils.functional import Promise
 
 from ..base import label
+from ..base.callables import kind_of
 from ..base.exceptions import LockError, LockNotAcquired, LockUnavailable
 from ..lease.lease import Lease
 from ..lease.lock import UNSET, Lock, refuse_event_loop
+from ..locks.in_transaction import Attempt, RecordBusy, records, validate_database
 from ..locks.once import Completion, Done, acquire_unless_recorded
 from ..locks.redis_lock import redis_lock
 from ..primitives import record
 from ..primitives.contract import run
-from ..settings.validators import validate_max_size, validate_ttl
+from ..settings.validators import one_of, validate_excluded, validate_max_size, validate_ttl
 from ..transport.ports import AsyncPort, SyncPort
 from ..transport.server import server_of
 from .decorator import (
@@ -131,30 +137,55 @@ def _add_files(digest: Any, files: Any) -> None:
             upload.seek(0)
 
 
-def pack(response: HttpResponseBase, fingerprint: str, max_size: int) -> bytes:
+class Kept(NamedTuple):
+    """What is kept of responses."""
+
+    max_size: int
+    without_fields: frozenset[str] = frozenset()
+    """Fields of JSON that are left out, at any depth."""
+    without_headers: frozenset[str] = frozenset()
+    """Headers that are left out, in lower case."""
+
+
+def pack(response: HttpResponseBase, fingerprint: str, kept: Kept) -> bytes:
     """Return the record of a response, for `unpack`. Raises `NotKept`."""
     if not isinstance(response, HttpResponse):
         raise NotKept("it is a streaming response")
+    without, content = kept.without_headers, response.content
+    if kept.without_fields and content:
+        if "json" not in response.get("Content-Type", ""):
+            raise NotKept("exclude names fields, and it is not JSON")
+        without |= {"content-length", "etag"}  # those of the whole content
+    cookies = [] if "set-cookie" in without else response.cookies.values()
     head = {
         "fingerprint": fingerprint,
         "status": response.status_code,
         "reason": response.reason_phrase,
-        "headers": list(response.items()),
+        "headers": [one for one in response.items() if one[0].lower() not in without],
         "marks": {mark: vars(response)[mark] for mark in _MARKS if mark in vars(response)},
-        "cookies": [cookie.OutputString() for cookie in response.cookies.values()],
+        "cookies": [cookie.OutputString() for cookie in cookies],
     }
     try:
-        packed = json.dumps(head, default=_plain).encode() + b"\n" + response.content
+        if kept.without_fields and content:
+            content = json.dumps(_without(json.loads(content), kept.without_fields)).encode()
+        packed = json.dumps(head, default=_plain).encode() + b"\n" + content
     except (TypeError, ValueError, RecursionError) as error:  # not a time limit's exception
         raise NotKept(f"JSON can't write a part of it: {error}") from error
-    if len(packed) > max_size:
-        raise NotKept(f"it takes {len(packed)} bytes, and max_size is {max_size}")
+    if len(packed) > kept.max_size:
+        raise NotKept(f"it takes {len(packed)} bytes, and max_size is {kept.max_size}")
     return packed
 
 
-def pack_done(response: HttpResponseBase, fingerprint: str) -> bytes:
-    """Return the record of a request whose response can't be kept."""
-    return json.dumps({"fingerprint": fingerprint, "status": response.status_code}).encode()
+def _without(value: Any, fields: frozenset[str]) -> Any:
+    """Return a value of JSON without the fields of these names."""
+    if isinstance(value, dict):
+        return {key: _without(its, fields) for key, its in value.items() if key not in fields}
+    return [_without(one, fields) for one in value] if isinstance(value, list) else value
+
+
+def pack_done(status: int, fingerprint: str) -> bytes:
+    """Return the record of a request whose response can't be kept, or is not there yet."""
+    return json.dumps({"fingerprint": fingerprint, "status": status}).encode()
 
 
 def _plain(value: Any) -> Any:
@@ -321,16 +352,28 @@ class idempotent_view(ViewDecorator):
     request that has none of these is refused with 403, unless `scope` is given: a function of the
     request that returns whose key it is, or None to refuse the request. With the setting `SCOPE`,
     a key belongs to a tenant as well, unless `scope` is None.
+
+    `exclude` are fields of JSON responses that are not kept, at any depth, and `exclude_headers`
+    are headers.
+
+    With `store="db"` the response is kept in the database `using`, in the transaction of the view,
+    which this decorator opens: no crash comes between the view's work and its record. It stays
+    until `manage.py redislock records` deletes it. For synchronous views, with
+    "django_redislock.contrib.once" in INSTALLED_APPS.
     """
 
     def __init__(
         self,
-        ttl: float = 86_400,
+        ttl: float = UNSET,
         *,
         required: bool = False,
         methods: Iterable[str] = ("POST", "PATCH"),
         scope: Callable[[Any], str | None] | None = UNSET,
         max_size: int = 1_000_000,
+        store: Literal["redis", "db"] = "redis",
+        using: str | None = None,
+        exclude: Iterable[str] = (),
+        exclude_headers: Iterable[str] = (),
     ) -> None:
         if callable(ttl):
             raise TypeError("idempotent_view needs its parentheses: @idempotent_view()")
@@ -338,16 +381,38 @@ class idempotent_view(ViewDecorator):
             raise TypeError(f"scope must be a function of the request, not {scope!r}")
         if not isinstance(required, bool):
             raise TypeError(f"required must be True or False, not {required!r}")
-        self._ttl = validate_ttl(ttl)
+        self._in_database = one_of("redis", "db")(store, "store") == "db"
+        if self._in_database and ttl is not UNSET:
+            raise TypeError(
+                "ttl is for store='redis'. Rows stay until they are deleted, by "
+                "manage.py redislock records --older-than 30d --delete"
+            )
+        if using is not None and not self._in_database:
+            raise TypeError("using is the database of store='db': write that, or leave it out")
+        self._using = validate_database(using)
+        self._ttl = validate_ttl(86_400 if ttl is UNSET else ttl)
         self._required = required
         self._methods = validate_methods(methods)
         self._scope = scope if callable(scope) else scope_of
         options: Any = {"scope": None} if scope is None else {}
-        self._lock = redis_lock(wait=KEY_WAIT, release="commit", **options)._recording(INSIDE)
-        self._max_size = validate_max_size(max_size)
+        # Until the COMMIT, the row holds others off.
+        release: Any = "exit" if self._in_database else "commit"
+        self._lock = redis_lock(wait=KEY_WAIT, release=release, **options)._recording(INSIDE)
+        self._kept = Kept(
+            validate_max_size(max_size),
+            validate_excluded(exclude, "exclude"),
+            frozenset(map(str.lower, validate_excluded(exclude_headers, "exclude_headers"))),
+        )
 
     def __repr__(self) -> str:
-        return f"idempotent_view({self._ttl:g})"
+        return f"idempotent_view({'store=db' if self._in_database else f'{self._ttl:g}'})"
+
+    def _prepare(self, view: Callable[..., Any]) -> None:
+        if self._in_database:
+            if kind_of(view) == "coroutine":
+                raise _asynchronous(label.of_function(view))
+            if apps.ready:
+                records()
 
     def _serve(self, call: Call) -> HttpResponseBase:
         try:
@@ -356,6 +421,8 @@ class idempotent_view(ViewDecorator):
             return problem(call.request, refused.why)
         if request is None or call.has(request.lock):
             return call.run()
+        if self._in_database:
+            return request.carry_out(self._using)
         refuse_event_loop()
         try:
             lease = run(request.acquire(SyncPort))
@@ -367,6 +434,8 @@ class idempotent_view(ViewDecorator):
             return request.keep(completion, call.run(lease))
 
     async def _aserve(self, call: Call) -> HttpResponseBase:
+        if self._in_database:
+            raise _asynchronous(call.label)
         # The request is carried out to its end even if the client has gone: the client is about
         # to send it again.
         task = asyncio.ensure_future(self._carry_out(call))
@@ -416,7 +485,14 @@ class idempotent_view(ViewDecorator):
             raise _Refused(in_full if settings.DEBUG else KEY_OF_NOBODY)
         where = f"{HEADER} {shortened(key)}, {call.label}"
         lock = self._lock._renamed(lock_name(scope, key), where)
-        return _KeyedRequest(call, lock, self._max_size)
+        return _KeyedRequest(call, lock, self._kept)
+
+
+def _asynchronous(view: str) -> TypeError:
+    return TypeError(
+        f"store='db' is for synchronous views, since Django's transactions are, and {view} is "
+        f"asynchronous. Write it with def: Django then runs it in a thread."
+    )
 
 
 _under_way: set[asyncio.Task[Any]] = set()
@@ -438,11 +514,34 @@ class _Refused(Exception):
 class _KeyedRequest:
     """A request with an Idempotency-Key, and its answer."""
 
-    def __init__(self, call: Call, lock: Lock, max_size: int) -> None:
+    def __init__(self, call: Call, lock: Lock, kept: Kept) -> None:
         self._call = call
-        self._max_size = max_size
+        self._kept = kept
         self._fingerprint = fingerprint(call.request)
+        self._row = ""
         self.lock = lock
+
+    def carry_out(self, using: str | None) -> HttpResponseBase:
+        """Answer the request, with its record in a database."""
+        attempt = Attempt(self.lock, using, pack_done(0, self._fingerprint))
+        self._row = f"the row {attempt.pk} of {records()._meta.db_table}"
+        begun = vars(plain_request(self._call.request)).setdefault("_redislock_records", set())
+        if attempt.pk in begun:  # by a decorator around this one
+            return self._call.run()
+        try:
+            work = attempt.begin()
+        except (Done, RecordBusy) as reason:
+            return self.answer(reason)
+        except LockNotAcquired as busy:
+            known = attempt.recorded()
+            return self.answer(busy if known is None else Done(known))
+        begun.add(attempt.pk)
+        with work:
+            response = self._call.run()
+            kept = not _may_change(response)
+            response = self._rendered(response) if kept else response
+            attempt.record(self._packed(response) if kept else None)
+            return response
 
     async def acquire(self, port_type: type[SyncPort | AsyncPort]) -> Lease:
         """Return the lease under which to carry the request out.
@@ -478,11 +577,12 @@ class _KeyedRequest:
         known = unpack(reason.value)
         if known is None:
             logger.error(
-                "The answer of %s at the key %r can't be read, so the request that sends its "
-                "Idempotency-Key again gets %s. If the view may run again, delete the key.",
+                "The answer of %s at %s can't be read, so the request that sends its "
+                "Idempotency-Key again gets %s. If the view may run again, delete the %s.",
                 self._call.label,
-                self.lock._keys().record,
+                self._row or f"the key {self.lock._keys().record!r}",
                 ANSWER_UNREADABLE.status,
+                "row" if self._row else "key",
             )
             return problem(self._call.request, ANSWER_UNREADABLE)
         if known.fingerprint != self._fingerprint:
@@ -501,7 +601,7 @@ class _KeyedRequest:
 
     def _packed(self, response: HttpResponseBase) -> bytes:
         try:
-            return pack(response, self._fingerprint, self._max_size)
+            return pack(response, self._fingerprint, self._kept)
         except NotKept as why:
             logger.error(
                 "%s was carried out, and its response can't be kept: %s. A request that sends the "
@@ -511,7 +611,7 @@ class _KeyedRequest:
                 ANSWER_NOT_KEPT.status,
                 exc_info=why.__cause__,
             )
-            return pack_done(response, self._fingerprint)
+            return pack_done(response.status_code, self._fingerprint)
 
     def _rendered(self, response: HttpResponseBase) -> HttpResponseBase:
         """Render a template response now. Django would do so later, and not at all if the client

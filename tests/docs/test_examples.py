@@ -30,7 +30,7 @@ from django.db import connection, models, transaction
 from django.db.models import F
 from django.dispatch import receiver
 from django.http import Http404, HttpResponse
-from django.test import override_settings
+from django.test import RequestFactory, override_settings
 from django.test.utils import isolate_apps
 from django.views import View
 from django.views.decorators.csrf import csrf_exempt
@@ -629,6 +629,35 @@ def computed(world: World, text: str) -> None:
     assert calls == ["EUR", "USD", "report", "report"]
 
 
+def charged_once(world: World, text: str) -> None:
+    """The charge is in a step, and is not repeated when the rest fails."""
+    charges: list[str] = []
+
+    def charge(order: Any, idempotency_key: str) -> str:
+        charges.append(idempotency_key)
+        return "ch_1"
+
+    def save() -> None:
+        if failing:
+            raise ZeroDivisionError
+
+    failing, order = [True], SimpleNamespace(pk=7, save=save)
+    objects = SimpleNamespace(get_or_create=lambda number: (order, True))
+    world |= {"charge": charge, "Order": SimpleNamespace(objects=objects)}
+    view = world.run(text)["pay"]
+
+    def ask() -> Any:
+        post = RequestFactory().post("/", {"number": "1"}, headers={"idempotency-key": "1"})
+        post.user = request().user
+        return view(post)
+
+    with pytest.raises(ZeroDivisionError):
+        ask()
+    failing.clear()
+    assert [ask().content, ask().content] == [b'{"charge": "ch_1"}'] * 2
+    assert charges == ["order:7"]
+
+
 ONCE = "once:warm-cache", "once:import:shop_id", "once:seed"
 
 EXAMPLES: dict[str, list[Any]] = {
@@ -666,6 +695,12 @@ EXAMPLES: dict[str, list[Any]] = {
         set(),
         computed,
         SETTINGS,
+    ],
+    "docs/once-in-transaction.md": [
+        set(),
+        {"once_in_transaction:order-paid:7"},
+        keyed,
+        charged_once,
     ],
     "docs/periodic.md": [
         jobs("stock_report", "sync"),

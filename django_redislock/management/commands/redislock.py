@@ -20,6 +20,7 @@ from ..subcommands.fence import Fence
 from ..subcommands.jobs import Jobs, Pause, Resume
 from ..subcommands.list import List, Watch
 from ..subcommands.metrics import Metrics
+from ..subcommands.records import Records
 from ..subcommands.run import Run
 from ..subcommands.show import Config, ForgetNote, Show
 from ..subcommands.tasks import Sweep, Tasks
@@ -49,11 +50,12 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "metrics": Metrics(),
     "tasks": Tasks(),
     "sweep": Sweep(),
+    "records": Records(),
     "completion": Completion(),
 }
 
 
-_NO_LOOK = {"completion", "config", "doctor"}
+_NO_LOOK = {"completion", "config", "doctor", "records"}
 """Subcommands that look at no lock, or say themselves where the locks are."""
 _ALONE = f"USING is {MEMORY!r}: each process has locks of its own, and so has this command."
 
