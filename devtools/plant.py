@@ -520,6 +520,30 @@ FAULTS = [
         "tests/contract/test_single_flight.py tests/test_flights.py",
     ),
     Fault(
+        "single_flight: the renewal of an old result that failed replaces it",
+        "if result.failed:\n            self.result = None",
+        "if False:\n            self.result = None",
+        "tests/contract/test_single_flight.py",
+    ),
+    Fault(
+        "single_flight: an old result is renewed that is new by now",
+        "self._since = old.fencing_token + 1",
+        "pass",
+        "tests/test_flights.py",
+    ),
+    Fault(
+        "single_flight: all callers renew an old result, although one does",
+        " and redis.call('EXISTS', KEYS[1]) == 0 then\n    return {3, record, 1}",
+        " then\n    return {3, record, 1}",
+        "tests/contract/test_single_flight.py",
+    ),
+    Fault(
+        "single_flight: an old result is never renewed",
+        "self._due = done.due",
+        "self._due = False",
+        "tests/contract/test_single_flight.py",
+    ),
+    Fault(
         "record: one that comes late is written again",
         "not value and not redis.call('GET', gone)) then",
         "not value) then",
@@ -533,8 +557,8 @@ FAULTS = [
     ),
     Fault(
         "record: a waiter that a record answers keeps its place",
-        "  give_back(false)\n  return {3, record}",
-        "  return {3, record}",
+        "  give_back(false)\n  if stale",
+        "  if stale",
         "tests/faults/test_once.py -k while_it_waits",
     ),
     Fault(

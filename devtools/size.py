@@ -38,7 +38,7 @@ PRODUCTS = (
             *("__init__", "base", "primitives", "transport", "settings", "signals"),
             *("lease", "locks", "cluster"),
         ),
-        9_950,
+        10_020,
     ),
     Product(
         "edges to Django",

@@ -613,6 +613,17 @@ def computed(world: World, text: str) -> None:
     assert calls == ["EUR", "USD", "report", "report"]
 
 
+def renewed(world: World, text: str) -> None:
+    """An old result is given at once, and replaced in the background."""
+    calls: list[str] = []
+    world["fetch_rates"] = lambda currency: calls.append(currency) or len(calls)
+    world.run(text)
+    assert world["rates"]("EUR") == 1
+    world._redis.pexpire("redislock:{single_flight:rates:EUR}:record", 299_000)
+    assert world["rates"]("EUR") == 1
+    eventually(lambda: world["rates"]("EUR") == 2)
+
+
 ONCE = "once:warm-cache", "once:import:shop_id", "once:seed"
 
 EXAMPLES: dict[str, list[Any]] = {
@@ -649,6 +660,7 @@ EXAMPLES: dict[str, list[Any]] = {
         messages,
         set(),
         computed,
+        renewed,
         SETTINGS,
     ],
     "docs/periodic.md": [
