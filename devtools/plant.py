@@ -544,6 +544,42 @@ FAULTS = [
         "tests/contract/test_single_flight.py",
     ),
     Fault(
+        "leader: it leads after its own deadline",
+        "self._rests or lease is None) and lease.remaining() > 0",
+        "self._rests or lease is None)",
+        "tests/faults/test_leader.py -k stopped",
+    ),
+    Fault(
+        "leader: the child of one that leads believes that it leads",
+        "            leader._part = None\n            _asked.discard(leader)",
+        "            pass",
+        "tests/faults/test_leader.py -k fork",
+    ),
+    Fault(
+        "leader: the worker of a master that loads the application never leads",
+        "os.register_at_fork(after_in_child=lambda: _each(Leader.start))",
+        "pass",
+        "tests/faults/test_leader.py -k fork",
+    ),
+    Fault(
+        "leader: it ends its work after the lock was released",
+        "                if gained:\n                    await",
+        "                lease.release()\n                if gained:\n                    await",
+        "tests/test_leader.py",
+    ),
+    Fault(
+        "leader: one whose on_gain has failed leads",
+        "self._rests |= not gained",
+        "pass",
+        "tests/test_leader.py",
+    ),
+    Fault(
+        "leader: it keeps its lock at the end of the interpreter",
+        "atexit.register(_each, Leader.stop)",
+        "",
+        "tests/faults/test_leader.py -k interpreter",
+    ),
+    Fault(
         "record: one that comes late is written again",
         "not value and not redis.call('GET', gone)) then",
         "not value) then",
