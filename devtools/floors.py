@@ -44,6 +44,7 @@ FLOORS: list[dict[str, str]] = [
         "inspection": "finds who holds what, and describes it",
         "periodic": "runs each tick of a job once in the fleet",
         "fencing": "models that refuse late writers",
+        "leader": "one leader among many processes",
         "client": "a django-redis client whose `cache.lock()` is this package's",
     },
     {

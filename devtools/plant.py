@@ -523,6 +523,66 @@ FAULTS = [
         "tests/contract/test_single_flight.py tests/test_flights.py",
     ),
     Fault(
+        "single_flight: the renewal of an old result that failed replaces it",
+        "if result.failed:\n            self.result = None",
+        "if False:\n            self.result = None",
+        "tests/contract/test_single_flight.py",
+    ),
+    Fault(
+        "single_flight: an old result is renewed that is new by now",
+        "self._since = old.fencing_token + 1",
+        "pass",
+        "tests/test_flights.py",
+    ),
+    Fault(
+        "single_flight: all callers renew an old result, although one does",
+        " and redis.call('EXISTS', KEYS[1]) == 0 then\n    return {3, record, 1}",
+        " then\n    return {3, record, 1}",
+        "tests/contract/test_single_flight.py",
+    ),
+    Fault(
+        "single_flight: an old result is never renewed",
+        "self._due = done.due",
+        "self._due = False",
+        "tests/contract/test_single_flight.py",
+    ),
+    Fault(
+        "leader: it leads after its own deadline",
+        "self._rests or lease is None) and lease.remaining() > 0",
+        "self._rests or lease is None)",
+        "tests/faults/test_leader.py -k stopped",
+    ),
+    Fault(
+        "leader: the child of one that leads believes that it leads",
+        "            leader._part = None\n            _asked.discard(leader)",
+        "            pass",
+        "tests/faults/test_leader.py -k fork",
+    ),
+    Fault(
+        "leader: the worker of a master that loads the application never leads",
+        "os.register_at_fork(after_in_child=lambda: _each(Leader.start))",
+        "pass",
+        "tests/faults/test_leader.py -k fork",
+    ),
+    Fault(
+        "leader: it ends its work after the lock was released",
+        "                if gained:\n                    await",
+        "                lease.release()\n                if gained:\n                    await",
+        "tests/test_leader.py",
+    ),
+    Fault(
+        "leader: one whose on_gain has failed leads",
+        "self._rests |= not gained",
+        "pass",
+        "tests/test_leader.py",
+    ),
+    Fault(
+        "leader: it keeps its lock at the end of the interpreter",
+        "atexit.register(_each, Leader.stop)",
+        "",
+        "tests/faults/test_leader.py -k interpreter",
+    ),
+    Fault(
         "record: one that comes late is written again",
         "not value and not redis.call('GET', gone)) then",
         "not value) then",
@@ -536,8 +596,8 @@ FAULTS = [
     ),
     Fault(
         "record: a waiter that a record answers keeps its place",
-        "  give_back(false)\n  return {3, record}",
-        "  return {3, record}",
+        "  give_back(false)\n  if stale",
+        "  if stale",
         "tests/faults/test_once.py -k while_it_waits",
     ),
     Fault(
@@ -858,6 +918,8 @@ FAULTS = [
         "self._ended = RELEASED\n        self._complete()",
         "self._complete()",
         f"{UNLOCKED} -k 'good_for or comes_back'",
+    ),
+    # Once in the transaction of the work.
     Fault(
         "in transaction: the record is completed after the COMMIT",
         "            self._write(done=True, value=value)\n",

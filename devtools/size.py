@@ -38,12 +38,12 @@ PRODUCTS = (
             *("__init__", "base", "primitives", "transport", "settings", "signals"),
             *("lease", "locks", "cluster"),
         ),
-        10_010,
+        10_100,
     ),
     Product(
         "edges to Django",
         ("views", "commands", "fencing", "client", "cache", "models", "testing"),
-        2_430,
+        2_440,
     ),
     Product(
         "operations",
@@ -55,6 +55,7 @@ PRODUCTS = (
     ),
     Product("periodic", ("periodic", "primitives/ledger"), 1_280),
     Product("notes", ("lease/notes", "primitives/note"), 220),
+    Product("leader", ("leader", "testing/leading"), 240),
     Product(
         "tasks",
         ("tasks", "primitives/work", "inspection/tasks", "management/subcommands/tasks"),

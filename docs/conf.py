@@ -128,6 +128,7 @@ MODULES = (
     "django_redislock.periodic",
     "django_redislock.views",
     "django_redislock.fencing",
+    "django_redislock.leader",
     "django_redislock.inspection",
 )
 """Whose public names are linked where a docstring has one of them in backticks."""

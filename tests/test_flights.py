@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import logging
+import os
 import threading
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,12 +13,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from asgiref.sync import async_to_sync
 from django.core.exceptions import SynchronousOnlyOperation
+from django.db import connection
 from redis import Redis
 
 from django_redislock import single_flight
+from django_redislock.base import background
 from django_redislock.locks import single_flight as flights
-from tests.contract.test_single_flight import followers
+from tests.contract.test_single_flight import followers, grow_old
+from tests.faults.test_no_threads import Refusing
 from tests.waiting import PATIENCE, eventually
 
 KEY = "redislock:{single_flight:rates}"
@@ -126,6 +133,166 @@ class TestCutShort:
             assert [first.result(PATIENCE), waits.result(PATIENCE)] == ["result", "result"]
 
 
+where: contextvars.ContextVar[str] = contextvars.ContextVar("where", default="")
+
+
+class Rates:
+    """A function whose result is old, and that says who computes the new one."""
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+        self.by: list[tuple[str, str]] = []
+        self.error: BaseException | None = None
+        self.stale = single_flight("rates", ttl=60, stale=300)
+        self.get = self.stale(self.compute)
+        self.aget = self.stale(self.acompute)
+
+    def compute(self) -> int:
+        self.by.append((threading.current_thread().name, where.get()))
+        if self.error is not None and len(self.by) > 1:
+            raise self.error
+        return len(self.by)
+
+    async def acompute(self) -> int:
+        await asyncio.sleep(0)
+        return self.compute()
+
+    def grow_old(self) -> None:
+        grow_old(self._redis)
+
+    def renewed(self) -> int:
+        """The result, when no renewal is running."""
+        eventually(lambda: not flights._calls)
+        return self.get()
+
+
+@pytest.fixture
+def rates(redis: Redis) -> Rates:
+    rates = Rates(redis)
+    assert rates.get() == 1
+    rates.grow_old()
+    return rates
+
+
+class TestRenewal:
+    @pytest.mark.django_db(transaction=True)
+    def test_in_a_thread(self, rates: Rates, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Of ours, in a copy of the caller's context, whose connections are closed then."""
+        closed: list[str] = []
+        close = type(connection._connections[connection._alias]).close  # type: ignore[attr-defined]
+
+        def noting(self: Any) -> None:
+            closed.append(threading.current_thread().name)
+            close(self)
+
+        monkeypatch.setattr(type(connection._connections[connection._alias]), "close", noting)  # type: ignore[attr-defined]
+        query = rates.stale(lambda: connection.ensure_connection() or rates.compute())
+        token = where.set("here")
+        assert query() == 1
+        where.reset(token)
+        assert rates.renewed() == 2
+        assert rates.by[1:] == [("redislock-renewal", "here")]
+        eventually(lambda: "redislock-renewal" in closed)
+
+    def test_in_a_task(self, rates: Rates) -> None:
+        """Of the running loop, in a copy of the context."""
+
+        async def main() -> None:
+            where.set("here")
+            assert await rates.aget() == 1
+            assert len(rates.by) == 1
+            while flights._calls:
+                await asyncio.sleep(0.002)
+            assert await rates.aget() == 2
+
+        asyncio.run(main())
+        assert rates.by[1:] == [("MainThread", "here")]
+
+    @pytest.mark.parametrize("error", [None, ValueError("no")], ids=str)
+    def test_without_a_thread(
+        self,
+        rates: Rates,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+        error: Exception | None,
+    ) -> None:
+        """The caller computes before it goes on, and has the new result, if there is one."""
+        refusing, rates.error = Refusing(monkeypatch), error
+        assert rates.get() == (1 if error else 2)
+        assert rates.by[1:] == [("MainThread", "")]
+        assert ("was not computed anew" in caplog.text) is bool(error)
+        refusing.end()
+        rates.error = None
+        assert rates.get() == (1 if error else 2)
+        assert rates.renewed() == (3 if error else 2)
+
+    def test_a_loop_that_ends_with_its_call(self, rates: Rates) -> None:
+        """It cuts the task short: the old result stays, and the next caller of this process
+        computes before it goes on."""
+        get = async_to_sync(rates.aget)
+        assert get() == 1
+        assert len(rates.by) == 1
+        assert not flights._calls
+        eventually(lambda: get() == 2)
+        assert len(rates.by) == 2
+        assert get() == 2
+
+    @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit, BaseException])
+    @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+    def test_what_is_no_exception(
+        self, rates: Rates, kind: type[BaseException], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """It is logged, too, and ends the thread, and nothing else."""
+        rates.error = kind("odd")
+        assert rates.get() == 1
+        (record,) = eventually(lambda: [one for one in caplog.records if one.exc_info])
+        assert record.exc_info is not None
+        assert record.exc_info[1] is rates.error
+        assert record.levelno == logging.ERROR
+        rates.error = None
+        assert rates.renewed() == 1
+        assert rates.renewed() == 3
+
+    def test_another_one_was_faster(self, rates: Rates, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Another process has renewed it before the thread runs: it does not compute."""
+        start, other = background.start, single_flight("rates", ttl=60, stale=300)(lambda: 7)
+
+        def late(work: Any, name: str) -> Any:
+            monkeypatch.setattr(background, "start", start)
+            other()
+            eventually(lambda: other() == 7)
+            return start(work, name)
+
+        monkeypatch.setattr(background, "start", late)
+        assert rates.get() == 1
+        assert rates.renewed() == 7
+        assert len(rates.by) == 1
+
+    def test_redis_goes_away(
+        self, rates: Rates, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """The renewal is logged as one that failed."""
+        lock = rates.stale._lock
+        monkeypatch.setattr(
+            flights._Renewal, "acquire", lambda *_: lock._copy(type(lock), "")._attempt(None)
+        )
+        assert rates.get() == 1
+        eventually(lambda: "was not computed anew" in caplog.text)
+        assert len(rates.by) == 1
+
+    def test_a_fork(self, rates: Rates) -> None:
+        """A child does not wait for a renewal of its parent: nobody there would end it."""
+        go_on = threading.Event()
+        waiting = rates.stale(lambda: go_on.wait(PATIENCE) and rates.compute())
+        assert waiting() == 1
+        assert len(flights._calls) == 1
+        if (child := os.fork()) == 0:
+            os._exit(len(flights._calls))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        go_on.set()
+        assert rates.renewed() == 2
+
+
 class TestForms:
     def test_without_a_name(self, redis: Redis) -> None:
         """A function without arguments has its dotted path."""
@@ -146,6 +313,9 @@ class TestBadInput:
             ({"ttl": 0}, ValueError, r"ttl must be between .* or None \(no limit\)"),
             ({"ttl": "day"}, TypeError, "ttl must be a number of seconds"),
             ({"wait": -1}, ValueError, "wait must be 0 or more seconds"),
+            ({"stale": 300}, TypeError, r"stale= needs ttl=.*: ttl=60"),
+            ({"ttl": 60, "stale": 0}, ValueError, "stale must be between .* seconds"),
+            ({"ttl": 60, "stale": "day"}, TypeError, "stale must be a number of seconds"),
             ({"using": ""}, TypeError, "using must be an alias of CACHES"),
             ({"serializer": "json"}, TypeError, "serializer must have the functions dumps and"),
             ({"serializer": SimpleNamespace(dumps=str)}, TypeError, "dumps and loads, as json"),

@@ -96,18 +96,22 @@ class Done(Exception):
     come between a lease and its block.
     """
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: Any, *, due: bool = False) -> None:
         self.value = value
+        self.due = due
+        """The record is to be renewed, and nobody does it."""
 
 
 class RecordedLock(Lock):
     """A lock whose mutex has a record beside it."""
 
     _pattern: str
+    _stale: float | None
     _recorded: Recorded
 
     def _primitive(self, plan: Plan) -> Primitive:
-        self._recorded = Recorded(self._pattern, old_clients=bool(plan.policy.timestamp_key))
+        both = bool(plan.policy.timestamp_key)
+        self._recorded = Recorded(self._pattern, old_clients=both, stale=self._stale)
         return self._recorded
 
 
@@ -118,21 +122,23 @@ async def acquire_unless_recorded(
     *,
     pattern: str,
     wait: float | None = UNSET,
+    stale: float | None = None,
 ) -> Lease:
     """Return the lease under which to do the work.
 
     `answers` decides whether a record (None: there is none) makes the work needless. It is called
     first without a lease, for the record when the caller came, and then with the lease that was
-    taken. A record that matches `pattern`, of Lua, makes the work needless in any case.
+    taken. A record that matches `pattern`, of Lua, makes the work needless in any case. It is to
+    be renewed if it has no more than `stale` seconds left.
 
     Raises `Done`, `LockNotAcquired`, `LockUnavailable`, `LockReentered`.
     """
     its = lock._copy(RecordedLock, "")
-    its._pattern = pattern
+    its._pattern, its._stale = pattern, stale
     try:
         lease = await its._attempt(port_type, wait)
     except Answered as answered:
-        raise Done(answered.value) from None
+        raise Done(answered.value, due=answered.due) from None
     except LockReentered:
         # This thread or task is doing the work, unless it was done before.
         port = port_type(server_of(lock._policy().using))

@@ -9,6 +9,10 @@
     a record has the token that it was computed under, and tokens grow from holder to holder. So a
     caller takes a record that is newer than the one it found when it came.
 4.  An exception is a result, too, for those who waited. A crash is not: the next caller computes.
+5.  With `stale` a record is kept longer than its ttl. A caller that finds it in that time takes it
+    at once. If nobody has the lock, the caller also starts a renewal: a call as in step 2 by
+    another thread or task. It waits for nobody, and computes unless the record is another one by
+    then. If it fails, the old record stays.
 
 The idea and the name are those of Go's singleflight package.
 """
@@ -22,12 +26,16 @@ import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from contextvars import Context, copy_context
+from functools import partial
 from typing import Any, Literal, NamedTuple, Protocol
 
-from ..base import label, process
+from django.db import connections
+
+from ..base import background, label, process
 from ..base.callables import Parameters
 from ..base.clock import now
-from ..base.exceptions import ComputationFailed, LeaseLost
+from ..base.exceptions import ComputationFailed, LeaseLost, LockNotAcquired
 from ..lease.lease import Lease
 from ..lease.lock import UNSET, Lock, call, refuse_event_loop
 from ..primitives.contract import run
@@ -67,6 +75,10 @@ class single_flight(FunctionDecorator[Literal["raise"]]):
     limit), and gets its result. With `ttl` the result is kept for that many seconds; without, the
     next caller computes again.
 
+    With `stale`, callers of that many seconds more get the old result at once, while one of them
+    has a new one computed: in a thread or a task of its own, or before it goes on if there is
+    none. An exception is then logged, and the old result stays until its end.
+
     All callers get `serializer.loads(serializer.dumps(result))`, including the one that computed.
     `serializer` is a module or object with these two functions, by default JSON. Let them build
     nothing but data: whoever can write to Redis decides what `loads` reads.
@@ -87,6 +99,7 @@ class single_flight(FunctionDecorator[Literal["raise"]]):
         name: str | Callable[..., str] | None = None,
         ttl: float | None = None,
         *,
+        stale: float | None = None,
         wait: float | None = UNSET,
         using: str = UNSET,
         scope: None = UNSET,
@@ -102,6 +115,12 @@ class single_flight(FunctionDecorator[Literal["raise"]]):
                 )
         self._template = name
         self._ttl = validate_kept(ttl)
+        self._stale = validate_kept(stale, "stale")
+        if stale is not None and ttl is None:
+            raise TypeError("stale= needs ttl=, the seconds before a result is old: ttl=60")
+        self._stays = True
+        """Whether a task of the running loop comes to its end. It does not in a loop that ends
+        with its call, as those of async_to_sync do."""
         # The functions, since a module can't be pickled or copied.
         self._dumps, self._loads = serializer.dumps, serializer.loads
         options: Any = {"wait": wait, "using": using, "scope": scope}
@@ -122,30 +141,49 @@ class single_flight(FunctionDecorator[Literal["raise"]]):
                 f"arguments: @single_flight('rates:{{currency}}')"
             )
 
+        def compute(caller: _Caller, args: Any, kwargs: Any) -> None:
+            with (
+                caller.unless_known(),
+                run(caller.acquire(SyncPort)) as lease,
+                caller.publishing(lease),
+            ):
+                caller.result = self._result(lease, call(function, args, kwargs))
+
+        async def acompute(caller: _Caller, args: Any, kwargs: Any) -> None:
+            with caller.unless_known():
+                async with await caller.acquire(AsyncPort) as lease:
+                    with caller.publishing(lease):
+                        caller.result = self._result(lease, await function(*args, **kwargs))
+
         def decorated(*args: Any, **kwargs: Any) -> Any:
             refuse_event_loop()
             with _Caller(self, lock_for(args, kwargs)) as caller:
                 while (other := caller.other_call()) is not None:
                     if (result := caller.wait(other)) is not None:
                         return self._value(result, caller)
-                with (
-                    caller.unless_known(),
-                    run(caller.acquire(SyncPort)) as lease,
-                    caller.publishing(lease),
-                ):
-                    caller.result = self._result(lease, call(function, args, kwargs))
-                return self._value(caller.result, caller)
+                compute(caller, args, kwargs)
+            if (renewal := caller.renewal()) is not None:
+                renew = partial(compute, renewal, args, kwargs)
+                apart = partial(renewal.apart, copy_context(), renew)
+                if background.start(apart, "redislock-renewal") is None:
+                    with renewal:
+                        renew()
+                    return self._value(renewal.result or caller.result, caller)
+            return self._value(caller.result, caller)
 
         async def adecorated(*args: Any, **kwargs: Any) -> Any:
             with _Caller(self, lock_for(args, kwargs)) as caller:
                 while (other := caller.other_call()) is not None:
                     if (result := await caller.await_(other)) is not None:
                         return self._value(result, caller)
-                with caller.unless_known():
-                    async with await caller.acquire(AsyncPort) as lease:
-                        with caller.publishing(lease):
-                            caller.result = self._result(lease, await function(*args, **kwargs))
-                return self._value(caller.result, caller)
+                await acompute(caller, args, kwargs)
+            if (renewal := caller.renewal()) is not None:
+                if not self._stays:
+                    with renewal:
+                        await acompute(renewal, args, kwargs)
+                    return self._value(renewal.result or caller.result, caller)
+                renewal.follow(asyncio.create_task(acompute(renewal, args, kwargs)))
+            return self._value(caller.result, caller)
 
         return adecorated if kind == "coroutine" else decorated
 
@@ -226,7 +264,7 @@ class _Call(NamedTuple):
     """None: the call has no result, and another caller has to compute."""
 
 
-_calls: dict[tuple[single_flight, str], _Call] = {}
+_calls: dict[tuple[Any, ...], _Call] = {}
 process.in_child(_calls.clear)
 
 
@@ -235,10 +273,14 @@ class _Caller:
 
     def __init__(self, decorator: single_flight, lock: Lock) -> None:
         self.lock = lock
-        self.ttl = decorator._ttl
+        self.decorator = decorator
         self.result: _Result | None = None
+        self._due = False
+        """The result is old, and nobody computes a new one."""
+        self._keeps = decorator._ttl is not None
+        """A result that was kept is one for this caller."""
         self._deadline = Deadline(now(), lock._policy().wait)
-        self._key = decorator, lock._keys().lock
+        self._key: tuple[Any, ...] = decorator, lock._keys().lock
         self._own = _Call(label.holder(), Future())
         self._since = float("inf")
         """The smallest fencing token of a result for this caller. Infinite while the record at
@@ -247,11 +289,19 @@ class _Caller:
     def __enter__(self) -> _Caller:
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool | None:
         """End the own call for those who wait for it, with a result or without."""
         if _calls.get(self._key) is self._own:
             _calls.pop(self._key)
         self._own.ended.set_result(self.result)
+        return None
+
+    def renewal(self) -> _Renewal | None:
+        """Return the renewal that this caller has to start, if any."""
+        renewal = _Renewal(self, self.result) if self._due and self.result else None
+        if renewal and _calls.setdefault(renewal._key, renewal._own) is not renewal._own:
+            return None  # another one is running
+        return renewal
 
     def other_call(self) -> _Call | None:
         """Return the call to wait for, or None if this caller makes its own."""
@@ -282,26 +332,31 @@ class _Caller:
 
     async def acquire(self, port_type: type[SyncPort | AsyncPort]) -> Lease:
         """Return the lease under which to compute. Raises `Done` if there is a result."""
-        pattern = "" if self.ttl is None else KEPT
+        pattern = KEPT if self._keeps else ""
+        stale = self.decorator._stale if self._keeps else None
         while True:
             try:
                 return await acquire_unless_recorded(
-                    port_type, self.lock, self._answers, pattern=pattern, wait=self._left()
+                    *(port_type, self.lock, self._answers),
+                    pattern=pattern,
+                    wait=self._left(),
+                    stale=stale,
                 )
             except Done as done:
                 self.result = self.result or _Result.parse(done.value)
+                self._due = done.due
                 if self.result is not None:
                     raise
                 pattern = ""  # the record is damaged
 
     def _answers(self, value: bytes | None, lease: Lease | None) -> bool:
         found = _Result.parse(value)
-        if lease is None:
+        if lease is None and self._since == float("inf"):
             self._since = 0 if found is None else found.fencing_token + 1
         if found is None:
             return False
         new = lease is not None and found.fencing_token >= self._since
-        kept = self.ttl is not None and not found.failed
+        kept = self._keeps and not found.failed
         if new or kept:
             self.result = found
         return new or kept
@@ -328,7 +383,51 @@ class _Caller:
         finally:
             result = self.result
             if result is not None:  # else it was cut short: the next caller computes
-                # Without a ttl only those who wait read the result. They came within the life of
-                # a lease.
-                ttl = lease.ttl if self.ttl is None or result.failed else self.ttl
-                write_at_release(lease, result.pack(), ttl, held=True)
+                self._publish(lease, result)
+
+    def _publish(self, lease: Lease, result: _Result) -> None:
+        ttl, stale = self.decorator._ttl, self.decorator._stale or 0
+        # Without a ttl only those who wait read the result. They came within the life of a lease.
+        kept = lease.ttl if ttl is None or result.failed else ttl + stale
+        write_at_release(lease, result.pack(), kept, held=True)
+
+
+class _Renewal(_Caller):
+    """A computation while callers get the `old` result. What it raises is logged."""
+
+    def __init__(self, caller: _Caller, old: _Result) -> None:
+        super().__init__(caller.decorator, caller.lock)
+        self._keeps = False
+        self._deadline = Deadline(now(), 0)
+        self._key += (asyncio._get_running_loop(),)
+        self._since = old.fencing_token + 1
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        super().__exit__(kind, error, trace)
+        if error is not None and not isinstance(error, LockNotAcquired):  # another one computes
+            message = "%r was not computed anew; its old result stays until its end"
+            logger.error(message, self.lock.name, exc_info=error)
+        return isinstance(error, Exception)
+
+    def apart(self, context: Context, renew: Callable[[], object]) -> None:
+        """Compute in a thread that ends then."""
+        try:
+            with self:
+                context.run(renew)
+        finally:
+            connections.close_all()
+
+    def follow(self, task: asyncio.Task[None]) -> None:
+        """Compute in a task, which must not be collected before its end."""
+        self._own = _calls[self._key] = self._own._replace(by=task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self.decorator._stays &= not task.cancelled()
+        self.__exit__(None, None if task.cancelled() else task.exception(), None)
+
+    def _publish(self, lease: Lease, result: _Result) -> None:
+        if result.failed:
+            self.result = None
+        else:
+            super()._publish(lease, result)

@@ -284,9 +284,11 @@ class Handed(NamedTuple):
 class Answered(LockError):
     """A record answers the caller. Nothing is held."""
 
-    def __init__(self, name: str, value: bytes) -> None:
+    def __init__(self, name: str, value: bytes, *, due: bool = False) -> None:
         super().__init__("", name)
         self.value = value
+        self.due = due
+        """The record is to be renewed, and nobody does it."""
 
 
 class Request(NamedTuple):

@@ -11,6 +11,8 @@ good; and the mutex that has one.
 5.  The mutex with a record (`Recorded`) looks at it in the same step in which it takes the lock. A
     record that answers the caller makes the lock needless: it is not taken, and what was handed to
     the caller goes to the next waiter. The release writes the record in the same step.
+6.  A record may answer the caller although it is to be renewed, near the end of its ttl. The
+    server says so to whoever comes while nobody has the lock.
 """
 
 from __future__ import annotations
@@ -87,9 +89,11 @@ class Recorded:
     """The algorithm for one claim. Everything else is that of the mutex; with `old_clients`, that
     of a mutex and a timestamp lock."""
 
-    def __init__(self, answers: str, *, old_clients: bool) -> None:
+    def __init__(self, answers: str, *, old_clients: bool, stale: float | None = None) -> None:
         self.answers = answers
         """A Lua pattern of the records that answer the caller; "": none does."""
+        self.stale = stale
+        """A record that has no more seconds left than this is to be renewed."""
         self._both = old_clients
         base: Primitive = TOGETHER if old_clients else mutex
         self.kind, self.unfenced, self.extend = base.kind, base.unfenced, base.extend
@@ -106,7 +110,7 @@ class Recorded:
 
     def taking(self, claim: Claim) -> Request | None:
         """As `mutex.taking`: there must be no record, either, or it answers the caller."""
-        if self._both:
+        if self._both or self.stale is not None:
             return None
         script, (*keys, clock), args = mutex.taking(claim)
         return Request(script, [*keys, claim.keys.record, clock], [*args, self.answers])
@@ -150,12 +154,13 @@ class Recorded:
     ) -> tuple[queued.Acquired, str]:
         """Ask for the lock and for the record."""
         script, keys = mutex.guarded(claim, "record_acquire", _keys(claim))
-        asking = queued.Script(script, keys, (self.answers,), _acquired)
+        stale = () if self.stale is None else (milliseconds(self.stale),)
+        asking = queued.Script(script, keys, (self.answers, *stale), _acquired)
         (code, *rest), name = await asking.acquire(port, claim, inbox, ticket)
         if code == 3:
             # Only a request whose answer was lost may still lock it for us.
             claim.sent = claim.doubtful
-            raise Answered(name, rest[0])
+            raise Answered(name, rest[0], due=rest[1])
         if code in (0, 1):
             *rest, value = rest
             if not self._asked:
@@ -191,8 +196,8 @@ def _keys(claim: Claim) -> list[str]:
 def _acquired(answer: Any) -> queued.Acquired:
     """Read the answer of lua/record_acquire.lua: as of a mutex, and the record."""
     match answer:
-        case [3, value]:
-            return 3, text(value)
+        case [3, value, *due]:
+            return 3, text(value), bool(due)
         case [0 | 1, *_, value]:
             return *queued.acquired(answer[:-1]), maybe(value)
     return queued.acquired(answer)

@@ -14,6 +14,7 @@ from .assertions import (
     lose_lease,
     tasks_coalesced,
 )
+from .leading import leading
 from .memory import Memory, locks_in_memory
 from .stubs import (
     locks_always_busy,
@@ -31,6 +32,7 @@ __all__ = [
     "assert_noted",
     "assert_parked",
     "check_lock_order",
+    "leading",
     "locks_always_busy",
     "locks_always_free",
     "locks_held_elsewhere",

@@ -138,6 +138,169 @@ def followers(future: Future[Any]) -> int:
         return len(inside._condition._waiters) + len(inside._done_callbacks)
 
 
+def grow_old(redis: Redis) -> None:
+    """Let the record have 200 of its 360 seconds left, as 100 s after its ttl of 60."""
+    assert redis.pexpire(RECORD, 200_000)
+
+
+class TestStale:
+    """With ttl=60 and stale=300."""
+
+    @pytest.fixture
+    def call(self, elsewhere: Elsewhere, computation: Computation) -> Callable[[], Any]:
+        return elsewhere(computation, ttl=60, stale=300)
+
+    @pytest.fixture
+    def computation(self) -> Computation:
+        return Computation()
+
+    @pytest.mark.usefixtures("no_signs_of_life")
+    def test_while_it_is_fresh(
+        self, call: Callable[[], Any], computation: Computation, redis: Redis
+    ) -> None:
+        """As without it: one request, and nobody computes."""
+        assert call() == {"run": 1}
+        assert 359_000 < redis.pttl(RECORD) <= 360_000
+        redis.pexpire(RECORD, 300_500)
+        before = round_trips(redis)
+        assert [call() for _ in range(3)] == [{"run": 1}] * 3
+        assert round_trips(redis) - before == 3
+        assert computation.runs == 1
+
+    def test_while_it_is_old(
+        self, api: Api, call: Callable[[], Any], computation: Computation, redis: Redis
+    ) -> None:
+        """All callers have the old result at once, and one computation makes the new one."""
+        call()
+        grow_old(redis)
+        computation.may_end.clear()
+        computation.begun.clear()
+        assert call() == {"run": 1}
+        assert computation.begun.wait(PATIENCE)
+        assert redis_lock(NAME).locked()
+        assert [call() for _ in range(5)] == [{"run": 1}] * 5
+        computation.may_end.set()
+        assert eventually(lambda: (got := call()) != {"run": 1} and got) == {"run": 2}
+        assert 359_000 < redis.pttl(RECORD) <= 360_000
+        eventually(lambda: not redis_lock(NAME).locked() and not flights_module._calls)
+        assert computation.runs == 2
+
+    @pytest.mark.usefixtures("no_signs_of_life")
+    def test_many_at_once(self, api: Api, redis: Redis, elsewhere: Elsewhere) -> None:
+        """In several processes, too: one of them computes, and nobody waits for it."""
+        computation = Computation()
+        elsewhere(computation, ttl=60, stale=300)()
+        grow_old(redis)
+        computation.may_end.clear()
+        calls = [elsewhere(computation, ttl=60, stale=300) for _ in range(8)]
+        results = [api.start(call) for call in calls * 2]
+        assert [result.result(PATIENCE) for result in results] == [{"run": 1}] * 16
+        eventually(lambda: len(flights_module._calls) == 1)
+        before = round_trips(redis)
+        assert [call() for call in calls] == [{"run": 1}] * 8
+        assert round_trips(redis) - before == 8, "nobody tries to compute, too"
+        computation.may_end.set()
+        assert eventually(lambda: (got := calls[0]()) != {"run": 1} and got) == {"run": 2}
+        eventually(lambda: not flights_module._calls)
+        assert computation.runs == 2
+
+    def test_after_its_end(
+        self, call: Callable[[], Any], computation: Computation, redis: Redis
+    ) -> None:
+        """There is nothing to give, so the caller computes."""
+        call()
+        redis.delete(RECORD)
+        assert call() == {"run": 2}
+
+    @pytest.mark.parametrize("error", [ValueError("no"), TimeoutError(), OSError()], ids=repr)
+    def test_an_exception(
+        self,
+        call: Callable[[], Any],
+        computation: Computation,
+        redis: Redis,
+        caplog: pytest.LogCaptureFixture,
+        error: Exception,
+    ) -> None:
+        """It is logged, and the old result stays. The next caller tries again."""
+        call()
+        grow_old(redis)
+        computation.error = error
+        assert call() == {"run": 1}
+        (record,) = eventually(lambda: [one for one in caplog.records if one.exc_info])
+        assert repr(record.exc_info[1]) == repr(error)  # asyncio copies a TimeoutError
+        assert record.message.startswith(f"{NAME!r} was not computed anew; its old result stays")
+        eventually(lambda: not redis_lock(NAME).locked() and not flights_module._calls)
+        assert 190_000 < redis.pttl(RECORD) <= 200_000
+        computation.error = None
+        assert call() == {"run": 1}
+        assert eventually(lambda: (got := call()) != {"run": 1} and got) == {"run": 3}
+
+    def test_a_result_that_can_not_be_shared(
+        self, redis: Redis, elsewhere: Elsewhere, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """As an exception."""
+        results: list[Any] = [1, {2}]
+        call = elsewhere(lambda: results.pop(0), ttl=60, stale=300)
+        assert call() == 1
+        grow_old(redis)
+        assert call() == 1
+        eventually(lambda: "give single_flight another serializer" in caplog.text)
+        assert b"|text|1" in redis.get(RECORD)
+
+    def test_it_needs_its_own_result(self, api: Api, redis: Redis) -> None:
+        """A computation in the background gets the old one."""
+
+        @single_flight("rates", ttl=60, stale=300)
+        def function() -> int:
+            return function() + 1 if redis.exists(RECORD) else 1
+
+        @single_flight("rates", ttl=60, stale=300)
+        async def coroutine() -> int:
+            return await coroutine() + 1 if redis.exists(RECORD) else 1
+
+        chosen = function if isinstance(api, SyncApi) else coroutine
+        assert api.call(chosen) == 1
+        grow_old(redis)
+        assert api.call(chosen) == 1
+        assert eventually(lambda: (got := api.call(chosen)) != 1 and got) == 2
+
+    @pytest.mark.parametrize("how", ["cleared", "deleted"])
+    def test_a_lost_lease(
+        self, redis: Redis, elsewhere: Elsewhere, how: str, call: Callable[[], Any]
+    ) -> None:
+        """Its result is for nobody."""
+        call()
+        grow_old(redis)
+        done: list[str] = []
+
+        def body() -> str:
+            redis_lock(NAME).clear(reason="test") if how == "cleared" else redis.delete(KEY)
+            done.append(how)
+            return how
+
+        assert elsewhere(body, ttl=60, stale=300)() == {"run": 1}
+        eventually(lambda: done and not flights_module._calls)
+        assert b'{"run": 1}' in redis.get(RECORD)
+
+    def test_with_old_clients(self, redis: Redis, settings: Any, elsewhere: Elsewhere) -> None:
+        """A lock that holds a timestamp key, too."""
+        settings.REDISLOCK = {"LOCKS": {NAME: {"TIMESTAMP_KEY": "lock.rates"}}}
+        computation = Computation()
+        call = elsewhere(computation, ttl=60, stale=300)
+        assert call() == {"run": 1}
+        grow_old(redis)
+        assert call() == {"run": 1}
+        assert eventually(lambda: (got := call()) != {"run": 1} and got) == {"run": 2}
+
+    def test_a_record_of_before(
+        self, call: Callable[[], Any], redis: Redis, elsewhere: Elsewhere
+    ) -> None:
+        """A result that was kept without `stale` is given while it is there, and renewed."""
+        assert elsewhere(lambda: "before", ttl=60)() == "before"
+        assert call() == "before"
+        assert eventually(lambda: (got := call()) != "before" and got) == {"run": 1}
+
+
 class TestFailures:
     def test_an_exception(self, api: Api, redis: Redis, elsewhere: Elsewhere) -> None:
         """It is raised where it happened, and the waiters learn of it."""

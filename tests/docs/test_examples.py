@@ -51,12 +51,13 @@ from django_redislock import (
 )
 from django_redislock.admin import LockAdmin
 from django_redislock.fencing import FencedModel
+from django_redislock.leader import Leader
 from django_redislock.lease import order
 from django_redislock.models import LockStatus
 from django_redislock.periodic import Ledger, RunOutcome, job_finished
 from django_redislock.periodic import job as registry
 from django_redislock.primitives import redlock
-from django_redislock.testing import check_lock_order, redis_unavailable
+from django_redislock.testing import check_lock_order, leading, redis_unavailable
 from django_redislock.views import idempotent_view, lock_view
 from tests.caches import caches, entry
 from tests.classic import Classic
@@ -658,6 +659,79 @@ def charged_once(world: World, text: str) -> None:
     assert charges == ["order:7"]
 
 
+def renewed(world: World, text: str) -> None:
+    """An old result is given at once, and replaced in the background."""
+    calls: list[str] = []
+    world["fetch_rates"] = lambda currency: calls.append(currency) or len(calls)
+    world.run(text)
+    assert world["rates"]("EUR") == 1
+    world._redis.pexpire("redislock:{single_flight:rates:EUR}:record", 299_000)
+    assert world["rates"]("EUR") == 1
+    eventually(lambda: world["rates"]("EUR") == 2)
+
+
+def leads(world: World, text: str) -> None:
+    """The callbacks are those of a scheduler."""
+    world.run(text)
+    with leading(world["leader"]):
+        assert world["leader"].is_leader
+    assert world["leader"].name == "leader:scheduler"
+
+
+def started(world: World, text: str) -> None:
+    """The app starts it."""
+    world.run("from django.apps import AppConfig\n" + text)
+    leader = mock.Mock()
+    with mock.patch.dict(
+        sys.modules,
+        {"shop": mock.Mock(), "shop.scheduling": SimpleNamespace(leader=leader)},  # type: ignore[dict-item]
+    ):
+        world["ShopConfig"].ready(None)
+    leader.start.assert_called_once_with()
+
+
+def in_a_lifespan(world: World, text: str) -> None:
+    """It leads while the application is up."""
+    said: list[str] = []
+
+    async def end() -> None:
+        said.append("end")
+
+    world |= {"Leader": Leader, "begin": lambda: said.append("begin"), "end": end}
+    world.run("from contextlib import asynccontextmanager\n" + text)
+
+    async def main() -> None:
+        async with world["lifespan"](None):
+            while not said:
+                await asyncio.sleep(0.002)
+
+    asyncio.run(asyncio.wait_for(main(), PATIENCE))
+    assert said == ["begin", "end"]
+
+
+def leads_at_night(world: World, text: str) -> None:
+    """Only the leader reports, with its fencing token."""
+    leader, reported = Leader("scheduler"), []
+    world |= {"leader": leader, "report": lambda **given: reported.append(given)}
+    world.run(text)
+    world["nightly"]()
+    assert not reported
+    with leading(leader):
+        world["nightly"]()
+        assert reported == [{"fencing_token": leader.fencing_token}]
+
+
+def serves_by_rule(world: World, text: str) -> None:
+    """The rule is asked at the start."""
+    world |= {"Leader": Leader, "begin": None, "end": None, "sys": SimpleNamespace(argv=["bot"])}
+    world.run(text)
+    world["leader"].start()
+    try:
+        eventually(lambda: world["leader"].is_leader)
+    finally:
+        world["leader"].stop()
+
+
 ONCE = "once:warm-cache", "once:import:shop_id", "once:seed"
 
 EXAMPLES: dict[str, list[Any]] = {
@@ -680,6 +754,7 @@ EXAMPLES: dict[str, list[Any]] = {
     "docs/fencing.md": [sold, each_line, a_manager],
     "docs/index.md": [{"invoice:42"}],
     "docs/kinds.md": [SETTINGS],
+    "docs/leader.md": [leads, started, in_a_lifespan, leads_at_night, serves_by_rule],
     "docs/lock-order.md": [two_orders, set(), SETTINGS, SETTINGS],
     "docs/migrating.md": [both_locks, both_locks, both_locks, rebuilt, rebuilt, rebuilt],
     "docs/multi-lock.md": [
@@ -694,6 +769,7 @@ EXAMPLES: dict[str, list[Any]] = {
         messages,
         set(),
         computed,
+        renewed,
         SETTINGS,
     ],
     "docs/once-in-transaction.md": [

@@ -15,8 +15,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from django.db import transaction
+from redis import Redis
 
-from django_redislock import once, redis_lock
+from django_redislock import once, redis_lock, single_flight
 from tests.worker import say
 
 TTL = 1
@@ -113,6 +114,20 @@ def once_in_a_handler() -> None:
         with once("job") as first:
             assert first
             ends()
+
+    atexit.register(bye)
+
+
+def renewal_in_a_handler() -> None:
+    """An old result at the end: a thread makes the new one, or else the caller does."""
+    rates = single_flight("job", ttl=60, stale=300)(lambda: 1)
+    rates()
+    with Redis.from_url(os.environ["REDISLOCK_TEST_URL"]) as redis:
+        redis.pexpire("redislock:{single_flight:job}:record", 200_000)
+
+    def bye() -> None:
+        assert rates() == 1
+        ends()
 
     atexit.register(bye)
 

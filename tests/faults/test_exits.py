@@ -70,6 +70,7 @@ def test_what_is_left_is_released(begin: Start, redis: Redis, program: str, code
         "second_in_a_handler",
         "coroutine_in_a_handler",
         "once_in_a_handler",
+        "renewal_in_a_handler",
         "late_thread",
         pytest.param(
             "subinterpreter",

@@ -15,6 +15,7 @@ from redis import Redis
 from devtools.redis_server import RedisServer
 from django_redislock import LeaseLost, LockError, LockUnavailable, once, redis_lock, single_flight
 from django_redislock.lease.watchdog import watchdog
+from django_redislock.locks import single_flight as flights
 from django_redislock.transport.server import server_of
 from tests.caches import caches
 from tests.contract.api import Api, queued
@@ -319,6 +320,44 @@ class TestSingleFlight:
         lost.let_go()
         assert waits.result(PATIENCE) == 8
 
+    def test_killed_while_it_renews(self, start: Start, redis: Redis) -> None:
+        """The others have the old result meanwhile; when its lease has ended, one of them
+        renews."""
+        first, second = (start(f"{PROGRAMS}:renew") for _ in range(2))
+        first.go_on()
+        assert first.says() == "got 1"
+        redis.pexpire(f"{FLIGHT}:record", 200_000)
+        first.go_on()
+        assert sorted(first.lines(2)) == ["computing", "got 1"]
+        second.go_on()
+        assert second.says() == "got 1"
+        first.kill()
+        second.go_on()
+        assert second.says() == "got 1"
+        redis.delete(FLIGHT)  # its lease ends, rather than in half a minute
+        second.go_on()
+        assert sorted(second.lines(2)) == ["computing", "got 1"]
+
+    def test_stopped_while_it_renews(self, start: Start, redis: Redis) -> None:
+        """For longer than its lease: its late result does not replace the newer one."""
+        first, second = (start(f"{PROGRAMS}:renew", "quick") for _ in range(2))
+        first.go_on()
+        assert first.says() == "got 1"
+        redis.pexpire(f"{FLIGHT}:record", 200_000)
+        first.go_on()
+        assert sorted(first.lines(2)) == ["computing", "got 1"]
+        first.stop()
+        redis.delete(FLIGHT)
+        second.go_on()
+        assert sorted(second.lines(2)) == ["computing", "got 1"]
+        newer = eventually(lambda: redis.get(f"{FLIGHT}:record").partition(b"text|")[2] != b"1")
+        assert newer
+        record = redis.get(f"{FLIGHT}:record")
+        first.signal(signal.SIGCONT)
+        first.go_on("end")
+        assert first.ends() == 0
+        assert redis.get(f"{FLIGHT}:record") == record
+
     def test_forked(self, start: Start) -> None:
         """A child does not wait for a thread that stayed in its parent."""
         worker = start(f"{PROGRAMS}:fork")
@@ -361,6 +400,22 @@ def share(ttl: str = "") -> None:
             say(type(error).__name__, error)
         if attempt == 0 and told() == "end":
             return
+
+
+def renew(how: str = "") -> None:
+    """Get the number each time that a line comes. A renewal takes half a second, or for ever."""
+
+    @single_flight("number", ttl=60, stale=300)
+    def number() -> int:
+        if threading.current_thread() is threading.main_thread():
+            return 1
+        say("computing")
+        threading.Event().wait(0.5 if how else None)
+        return os.getpid()
+
+    while told() != "end":
+        say("got", number())
+    eventually(lambda: not flights._calls)
 
 
 def ashare() -> None:

@@ -1,0 +1,1 @@
+"""A project whose app starts a leader, as docs/leader.md says."""

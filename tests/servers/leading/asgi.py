@@ -1,0 +1,5 @@
+"""The application of ASGI servers."""
+
+from django.core.asgi import get_asgi_application
+
+application = get_asgi_application()
