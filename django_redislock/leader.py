@@ -56,7 +56,7 @@ def serves() -> bool:
         return bool(uwsgi.worker_id() > 0)
     if sys.argv[1:2] == ["runserver"]:
         return "--noreload" in sys.argv or os.environ.get("RUN_MAIN") == "true"
-    frames = [frame for frame, _ in traceback.walk_stack(None)]
+    frames = [frame for frame, _ in traceback.walk_stack(sys._getframe())]
     callers = {(frame.f_globals.get("__name__", ""), frame.f_code.co_name) for frame in frames}
     if any(module == "gunicorn.arbiter" for module, _ in callers):
         # With preload_app the master itself makes the application. Workers of gevent replace the
