@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from django.core import signing
 
 from ..base import label, tokens
+from ..base.clock import now
 from ..base.exceptions import LockError
 from ..primitives.contract import Claim
 from ..primitives.keys import validate_key, validate_name
@@ -20,6 +21,8 @@ from ..settings import conf, kinds
 from ..settings.policy import DEFAULTS, EXPORT_VALIDATORS, Policy
 from ..settings.validators import MIN_TTL, validate_label
 from ..transport.server import clustered
+from .lifetime import Lifetime
+from .notes import EXPORTED
 
 SALT = "django_redislock.lease.lease"
 
@@ -35,10 +38,9 @@ class Exported(NamedTuple):
     """How often it was taken over, and its text, as in lua/note.lua; "": there is none."""
 
     @classmethod
-    def of(
-        cls, claim: Claim, policy: Policy, hold_left: float | None, note: str, *, renew: bool
-    ) -> Exported:
+    def of(cls, lifetime: Lifetime, policy: Policy) -> Exported:
         """Raises `LockError` for a kind that stays where it is."""
+        claim, hold_left = lifetime.claim, lifetime.hold_left(now())
         keys, primitive = claim.keys, claim.primitive
         kind = "mutex" if primitive is TOGETHER else primitive.kind
         if kind not in kinds.KINDS or kind == "redlock":
@@ -54,8 +56,9 @@ class Exported(NamedTuple):
             # Near the end of `max_hold` both are less than anybody may ask for.
             ttl=max(claim.ttl, MIN_TTL),
             max_hold=None if hold_left is None else max(hold_left, MIN_TTL),
-            renew=renew,
+            renew=lifetime.renew,
         )
+        note = "" if lifetime.notes is None else lifetime.notes.exported
         return cls(keys.name, str(claim.token), claim.label, policy, note)
 
     def signed(self) -> str:
@@ -117,8 +120,8 @@ class Exported(NamedTuple):
             primitive=kinds.primitive(policy),
             guarded=kinds.guarded(policy, clustered),
         )
-        times, bar, text = self.note.partition("|")
-        claim.found = f"|{times}|0|0|{text}".encode() if bar else None
+        times, _, text = self.note.partition("|")
+        claim.found = EXPORTED + f"{times}|0|0|{text}".encode() if text else None
         return claim
 
 

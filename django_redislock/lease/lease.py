@@ -324,8 +324,7 @@ class Lease(Noting, Entered):
         claim, blocks = self._claim, len(self._holds.blocks)
         commit = self._policy.release == "commit"
         refusal = await claims.downgrade(port_type(self._server), claim, blocks, commit=commit)
-        if refusal is not None:
-            self._lifetime.lose(refusal.error(self.name))
+        self._lifetime.told(refusal)
         self.check()
 
     # Export and restore.
@@ -341,10 +340,7 @@ class Lease(Noting, Entered):
         exported.
         """
         self.check()
-        left, renewed = self._lifetime.hold_left(now()), self._lifetime.renew
-        notes = self._lifetime.notes
-        note = "" if notes is None else notes.exported
-        text = Exported.of(self._claim, self._policy, left, note, renew=renewed).signed()
+        text = Exported.of(self._lifetime, self._policy).signed()
         if not self._close():
             self.check()  # another thread or task has released or exported it meanwhile
         self._lifetime.end()
@@ -379,8 +375,6 @@ class Lease(Noting, Entered):
                 claim.sent = False  # there is nothing to take back
                 raise got.error(claim.keys.name)
             lease = cls(server, claim, got, policy, Hold(current_holder()))
-            if exported.note:
-                lease._noting().add(exported.note.partition("|")[2])
             lease.check()  # the answer may have taken longer than it lives
             return lease
         except BaseException as error:

@@ -182,8 +182,12 @@ class Lifetime:
         """Write the last note, if it is not in Redis yet. If Redis does not answer, the next
         renewal does it."""
         with suppress(LockUnavailable):
-            if (refusal := await notes.write(port)) is not None:
-                self.lose(refusal.error(self.claim.keys.name))
+            self.told(await notes.write(port))
+
+    def told(self, refusal: Refusal | None) -> None:
+        """Note what the server says of a request that only a holder may send."""
+        if refusal is not None:
+            self.lose(refusal.error(self.claim.keys.name))
 
     def end(self) -> bool:
         """Mark the lease as released. Return False if it was before."""
@@ -221,7 +225,7 @@ async def renew(port: Port, leases: Sequence[Lifetime], ttl: float | None = None
         elif lease.closing:
             lease.unknown()  # its release has overtaken this renewal
         else:
-            lease.lose(refusal.error(lease.claim.keys.name))
+            lease.told(refusal)
     for lease in leases:
         if lease.notes is not None:
             await lease.write_note(port, lease.notes)

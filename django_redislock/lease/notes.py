@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from asgiref.sync import sync_to_async
 
-from ..base.exceptions import LeaseLost, LockError, LockUnavailable, TooManyResumptions
+from ..base.exceptions import LockError, LockUnavailable, TooManyResumptions
 from ..primitives import mutex, note
 from ..primitives.contract import Claim, Port, Refusal, run
 from ..primitives.note import Note
@@ -22,6 +22,9 @@ from ..transport.server import Server
 from . import transactions
 
 logger = logging.getLogger("django_redislock")
+
+EXPORTED = b"|"
+"""The beginning of a note that has come with an exported lease: it names no token."""
 
 testing: Callable[[str, dict[str, Any]], object] | None = None
 """Told of each note in tests, with the name of its lock."""
@@ -55,6 +58,8 @@ class Notes:
         """Whether the block has come to an ordinary end."""
         self.failed = False
         """Whether the work has failed, although the block ends."""
+        if (claim.found or b"").startswith(EXPORTED):
+            self.add(self._present)  # it may not be in Redis
 
     def add(self, text: str) -> None:
         """Let this be the note from now on."""
@@ -148,7 +153,7 @@ def refuse_poisoned(claim: Claim, policy: Policy) -> None:
 class _Lifetime(Protocol):
     notes: Notes | None
 
-    def lose(self, error: LeaseLost) -> None: ...
+    def told(self, refusal: Refusal | None) -> None: ...
 
 
 class Noting:
@@ -162,8 +167,6 @@ class Noting:
         _server: Server
         _lifetime: _Lifetime
 
-        @property
-        def name(self) -> str: ...
         def check(self) -> None: ...
         def extend(self) -> None: ...
 
@@ -208,8 +211,7 @@ class Noting:
 
     def _checkpoint(self, text: str) -> None:
         self._noting().add(text)
-        if (refusal := run(self._noting().write(SyncPort(self._server)))) is not None:
-            self._lifetime.lose(refusal.error(self.name))
+        self._lifetime.told(run(self._noting().write(SyncPort(self._server))))
         self.check()
 
     def _noting(self) -> Notes:
