@@ -649,6 +649,18 @@ FAULTS = [
         "tests/periodic/test_runner.py tests/periodic/test_schedule.py",
     ),
     Fault(
+        "ledger: a lock that was stolen in vain is kept",
+        'if stolen and answer.what != "run":',
+        "if False:",
+        "tests/periodic/test_ledger.py -k Replacing",
+    ),
+    Fault(
+        "ledger: a run replaces whoever holds the lock",
+        "overlap == 'replace' and run and not orphan then",
+        "overlap == 'replace' then",
+        "tests/periodic/test_ledger.py -k Replacing",
+    ),
+    Fault(
         "steal: the next waiter has the lock",
         "if ARGV[5] then\n",
         "if false then\n",

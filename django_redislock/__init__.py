@@ -74,12 +74,14 @@ _ELSEWHERE = {
     "fencing": "FencedManager FencedModel FencedQuerySet FencingTokenField",
     "inspection": "Counts Ending HolderInfo Inspector Kind Listing LockInfo NoteInfo Page Past "
     "PastHolder Progress State WaiterInfo inspectors",
+    "leader": "Leader serves",
     "periodic": "JobInfo JobState Ledger Pause RunInfo RunOutcome RunRequest job_finished "
     "job_started",
     "signals": "LockEvent lock_acquired lock_cleared lock_lost lock_not_acquired lock_released "
     "lock_unknown lock_unlocked",
-    "testing": "Memory assert_held assert_locked assert_noted check_lock_order locks_always_busy "
-    "locks_always_free locks_in_memory lose_lease names_apart redis_unavailable",
+    "testing": "Memory assert_claimed assert_held assert_locked assert_noted assert_parked "
+    "check_lock_order leading locks_always_busy locks_always_free locks_in_memory lose_lease "
+    "names_apart redis_unavailable tasks_coalesced",
     "views": "idempotent_view lock_view",
 }
 """Public names of other modules, which are not imported here: most of them need the settings."""

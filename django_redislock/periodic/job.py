@@ -18,7 +18,7 @@ from django.utils.timezone import get_default_timezone
 from ..base import label
 from ..base.callables import Parameters, kind_of, written
 from ..primitives.keys import Keys, validate_name
-from ..primitives.ledger import REQUEST_GOOD_FOR, RunRequest, Wanted
+from ..primitives.ledger import REQUEST_GOOD_FOR, Overlap, RunRequest, Wanted
 from ..settings import conf
 from ..settings.policy import JOB_VALIDATORS, Policy
 from ..settings.validators import OF_A_JOB, refuse_unknown
@@ -182,8 +182,9 @@ class JobOptions(TypedDict, total=False):
     at_least_for: float
     """The lock is held for at least this time, counted from its start, unless the scheduler is
     stopped."""
-    overlap: Literal["skip", "wait"]
-    """Whether a tick that is due while the job runs is skipped, or waits for the run's end."""
+    overlap: Overlap
+    """Whether a tick that is due while the job runs is skipped, waits for the run's end, or takes
+    the lock away from that run, which is told so as of any loss."""
     on_crash: Literal["lose", "retry"]
     """Whether a run whose process died is lost, or its tick is run again, up to three times in
     all."""
@@ -211,7 +212,7 @@ class Job:
     enabled: bool = True
     at_most_for: float | None = None
     at_least_for: float = 0.0
-    overlap: Literal["skip", "wait"] = "skip"
+    overlap: Overlap = "skip"
     on_crash: Literal["lose", "retry"] = "lose"
     catch_up: Literal["latest", "none", "all"] = "latest"
     grace: float | None = None
@@ -307,6 +308,8 @@ class Job:
             said.append(f"up to {self.jitter:g} s later")
         if self.overlap == "wait":
             said.append("waits for its last run")
+        if self.overlap == "replace":
+            said.append("replaces its last run")
         if self.retries:
             said.append("retried after a crash")
         if self.catch_up != "latest":
@@ -406,10 +409,10 @@ def _configured(job: Job, values: Mapping[str, Any]) -> Job:
         job = replace(job, schedule=Cron(expression, job.tz or get_default_timezone()))
     if job.tz is not None and isinstance(job.schedule, Every):
         raise ValueError("tz is for cron expressions: every= counts seconds")
-    if job.catch_up == "all" and job.overlap == "skip":
+    if job.catch_up == "all" and job.overlap != "wait":
         raise ValueError(
             "catch_up='all' needs overlap='wait': all missed ticks but the first would be due "
-            "while the first one runs, and would be skipped"
+            "while the first one runs, and not all of them would be run"
         )
     if job.jitter and job.jitter >= shortest(job.schedule):
         raise ValueError(

@@ -34,7 +34,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, get_args
 
 from ..base import label, tokens
 from ..base.holder import Holder, server_time
-from .contract import Claim, Grant, in_batches, milliseconds
+from . import mutex
+from .contract import Claim, Grant, Sight, Word, in_batches, milliseconds
 from .scripts import ask, flag, instant, maybe, sight, text, whole
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ REQUEST_GOOD_FOR = 3600.0
 SIGN_EVERY = 8.0
 """Seconds between two signs of life in the ledger of a job, however many schedulers look."""
 
-Overlap = Literal["skip", "wait"]
+Overlap = Literal["skip", "wait", "replace"]
 
 
 class RunOutcome(StrEnum):
@@ -167,7 +168,7 @@ class Wanted:
     deadline: int | None = None
     """Not after this time."""
     overlap: Overlap = "wait"
-    """If the lock is held: skip the tick, or leave it for later."""
+    """If the lock is held: skip the tick, leave it for later, or take the lock from the run."""
     attempts: int = 1
     """The most runs of this tick, if runs lose their leases. With a request: those of the tick
     whose run was lost, which are done first."""
@@ -243,7 +244,7 @@ def _run(job: str, run_id: bytes, text: bytes, fence: bytes | None = None) -> Ru
 async def claim(port: Port, lock: Claim, job: str, run_id: str, wanted: Wanted) -> Answer:
     """Claim a tick, and with it the lock. After a `LockUnavailable`, claim again with the same
     `lock` and `run_id`, or release `lock`."""
-    keys = lock.keys
+    keys, stolen = lock.keys, False
     args: list[str | int] = [
         lock.token,
         milliseconds(lock.ttl),
@@ -261,16 +262,30 @@ async def claim(port: Port, lock: Claim, job: str, run_id: str, wanted: Wanted) 
         sent, lock.sent = port.now(), True
         read = partial(_answer, job, run_id.encode(), sent)
         answer = await ask(port, read, "ledger_claim", its_keys, args)
-        if answer is not None:
+        if isinstance(answer, Sight):
+            stolen = True
+            thief: list[Word] = [lock.token, milliseconds(lock.ttl), lock.says]
+            request = mutex.clearing(keys, [answer.token], lock.owner, REPLACED, thief)
+            await ask(port, flag, *request)
+        elif answer is not None:
+            if stolen and answer.what != "run":  # somebody else was faster
+                await mutex.release(port, lock)
             return answer
 
 
-def _answer(job: str, run_id: bytes, sent: float, answer: Any) -> Answer | None:
-    """Read the answer to a claim. None: ask again."""
+REPLACED = "its next tick is due, and overlap is 'replace'"
+"""What a run is told whose lock is stolen by the next one."""
+
+
+def _answer(job: str, run_id: bytes, sent: float, answer: Any) -> Answer | Sight | None:
+    """Read the answer to a claim. None: ask again. A `Sight`: first take the lock from that
+    run."""
     _, word, now_us, run, a, b, closed_id, closed_run, *note = answer
     what, now = word.decode(), instant(now_us)
     if what == "again":
         return None
+    if what == "running":
+        return sight(a, b, now)
     if what not in get_args(What):
         raise ValueError(what)
     return Answer(

@@ -155,7 +155,7 @@ JOB_SETTINGS: Mapping[str, JobSetting] = {
     "enabled": JobSetting(validators.validate_flag, True),
     "at_most_for": JobSetting(validators.validate_ttl_or_none, 60),
     "at_least_for": JobSetting(validators.validate_seconds, 0),
-    "overlap": JobSetting(one_of("skip", "wait"), "skip"),
+    "overlap": JobSetting(one_of("skip", "wait", "replace"), "skip"),
     "on_crash": JobSetting(one_of("lose", "retry"), "lose"),
     "catch_up": JobSetting(one_of("latest", "none", "all"), "latest"),
     "grace": JobSetting(validators.validate_seconds_or_none, 60),

@@ -67,7 +67,11 @@ def test_by_a_cron_expression(settings: Any) -> None:
         ((), {"every": 30, "tz": "Europe/Berlin"}, "tz is for cron expressions"),
         (("* * * * *",), {"tz": "Europe/Atlantis"}, "tz must be a known time zone"),
         (("* * * * *",), {"tz": 1}, "tz must be a time zone such as"),
-        ((), {"every": 30, "overlap": "queue"}, "overlap must be 'skip' or 'wait', not 'queue'"),
+        (
+            (),
+            {"every": 30, "overlap": "queue"},
+            "overlap must be 'skip' or 'wait' or 'replace', not 'queue'",
+        ),
         ((), {"every": 30, "on_crash": 1}, "on_crash must be 'lose' or 'retry', not 1"),
         ((), {"every": 30, "catch_up": None}, "catch_up must be 'latest' or 'none' or 'all'"),
         ((), {"every": 30, "grace": -1}, "grace must be between 0 and"),

@@ -9,12 +9,19 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from django_redislock import LockError, LockNotAcquired, LockUnavailable, current_lease, redis_lock
+from django_redislock import (
+    LeaseRevoked,
+    LockError,
+    LockNotAcquired,
+    LockUnavailable,
+    current_lease,
+    redis_lock,
+)
 from django_redislock.periodic import JobInfo, JobState, Ledger, RunInfo, RunOutcome
 from django_redislock.periodic.execution import JobRun, Workers, aperform, perform
 from django_redislock.periodic.job import Job
 from django_redislock.periodic.runner import runners
-from django_redislock.primitives import ledger
+from django_redislock.primitives import ledger, mutex
 from django_redislock.primitives.contract import run
 from django_redislock.primitives.keys import Keys
 from django_redislock.primitives.ledger import Answer, Wanted
@@ -360,6 +367,85 @@ def test_of_one_job_among_many(make: Make, redis: Redis) -> None:
     assert bad.claimed is None
     assert good.claimed is not None
     assert [job.state for job in Ledger().jobs()] == [JobState.OVERDUE, JobState.NEW]
+
+
+class TestReplacing:
+    """With overlap='replace', a tick that is due takes the lock away from the run before it."""
+
+    def test_a_run(self, make: Make, now: Now, redis: Redis) -> None:
+        """It is told so, and counts as lost; the next one has a larger fencing token."""
+        job, tick = make(overlap="replace"), now()
+        first = wanted_run(job, tick, overlap="replace")
+        assert first.ask().what == "run"
+        lease = run(first.hold(SyncPort))
+        second = wanted_run(job, tick + 1, overlap="replace")
+        answer = second.ask()
+        assert (answer.what, answer.closed.id) == ("run", first.id)
+        assert answer.grant.fencing_token > first.grant.fencing_token
+        with pytest.raises(LeaseRevoked, match="its next tick is due"):
+            lease.extend()
+        heir = run(second.hold(SyncPort))
+        assert redis.get(LOCK).startswith(heir.token.encode())
+        assert [one.outcome for one in info().runs] == [RunOutcome.RUNNING, RunOutcome.LOST]
+        heir.release()
+        assert not redis.exists(LOCK)
+
+    def test_a_coroutine(self, make: Make, now: Now, redis: Redis) -> None:
+        """It is cancelled."""
+        told: list[str] = []
+
+        async def job() -> None:
+            try:
+                begun.set()
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                told.append("cancelled")
+                raise
+
+        async def both() -> RunInfo | None:
+            first = wanted_run(its, tick, overlap="replace")
+            first.ask()
+            task = asyncio.create_task(aperform(first, lambda *_: None))
+            await asyncio.wait_for(begun.wait(), PATIENCE)
+            second = wanted_run(its, tick + 1, overlap="replace")
+            answer = await asyncio.to_thread(second.ask)
+            assert answer.what == "run"
+            lost = await asyncio.wait_for(task, PATIENCE)
+            second.take_back()
+            return lost
+
+        begun, tick = asyncio.Event(), now()
+        its = make(job, overlap="replace")
+        asyncio.run(both())
+        assert told == ["cancelled"]
+
+    def test_a_holder_that_is_no_run(self, make: Make, now: Now) -> None:
+        """Such as a view: its lock is waited for."""
+        job, tick = make(overlap="replace"), now()
+        with held_elsewhere("periodic:job"):
+            assert claim(job, tick, overlap="replace").what == "busy"
+
+    def test_another_scheduler_is_faster(
+        self, make: Make, now: Now, redis: Redis, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The tick was claimed between the theft and the claim: the lock is given back."""
+        job, tick = make(overlap="replace"), now()
+        claim(job, tick, overlap="replace")
+        clearing = mutex.clearing
+
+        def faster(*args: Any) -> Any:
+            redis.hset(LEDGER, "claimed", tick + 1)
+            return clearing(*args)
+
+        monkeypatch.setattr(mutex, "clearing", faster)
+        assert claim(job, tick + 1, overlap="replace").what == "taken"
+        assert not redis.exists(LOCK)
+
+    def test_a_request(self, make: Make, now: Now) -> None:
+        """A run that somebody has asked for replaces nobody."""
+        job = make(overlap="replace")
+        claim(job, now(), overlap="replace")
+        assert claim(job, None, overlap="replace").what == "busy"
 
 
 class Mute(Exception):

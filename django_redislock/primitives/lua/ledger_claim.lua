@@ -10,7 +10,7 @@
 --          5 tick      µs; "": no tick, a run is wanted now
 --          6 ready     when it may be started, µs
 --          7 deadline  until when, µs; "": at any time
---          8 overlap   "skip" or "wait": what to do if the lock is held
+--          8 overlap   "skip", "wait" or "replace": what to do if the lock is held
 --          9 attempts  so many for a tick whose runs lose their leases
 --          10 request  the id of the request that the run answers; "": none
 -- Returns  {1 or 0, what, now µs, run, a, b, closed id, closed run}: 1 for "run", with the note that it
@@ -21,11 +21,12 @@
 --            "taken"    a: the last tick that was claimed, µs; or the request is not pending any more
 --            "paused"   so this tick is not tried again
 --            "busy"     a: who holds the lock, b: for how many ms; or a lost run is tried again first
+--            "running"  the same, of a run that is to be replaced: steal its lock, and ask again
 --            "again"    ask again, at once, as in mutex_acquire.lua
 --          and closed is a run that turned out to be lost; or "", ""
 -- luacheck: read globals now integer lock queue gone token parts_of mark_of enlist grant hand_over
 -- luacheck: read globals ledger parts readable instant fence_of enter close request_of
--- luacheck: read globals take_request inherited
+-- luacheck: read globals take_request inherited token_of
 
 -- A lock that no run holds is waited for so long, in µs, even by a job that does not wait.
 local GIVING_BACK = 1000000
@@ -141,7 +142,10 @@ if not value and redis.call('EXISTS', queue) == 1 then
   if more then return answer('again') end
   if first then value = redis.call('GET', lock) end
 end
-if value then
+if value and token_of(value) ~= token then
+  if tick ~= '' and not again and overlap == 'replace' and run and not orphan then
+    return answer('running', '', value, redis.call('PTTL', lock))
+  end
   -- If no run is open, somebody is most likely giving it back at this very moment.
   local held = run or now - tonumber(ready) > GIVING_BACK
   if tick ~= '' and not again and overlap == 'skip' and held then
@@ -153,7 +157,7 @@ if value then
 end
 
 bury()
-local fencing_token = grant(token, ttl, ttl, says, '|')
+local fencing_token = grant(token, ttl, ttl, says, value and '+' or '|')
 run = table.concat({tick, integer(now), '', 'running', attempt, fencing_token, owner, ''}, '|')
 redis.call('HSET', ledger, 'open', id)
 if tick ~= '' and tonumber(tick) > claimed then
