@@ -88,6 +88,8 @@ class Exported(NamedTuple):
 
     @classmethod
     def _of(cls, said: dict[str, Any]) -> Exported:
+        # Those that an earlier version did not know have their defaults.
+        said = {"note": "", **DEFAULTS, **said}
         fields: dict[str, Any] = {
             field: None if said[field] is DEFAULTS[field] is None else validate(said[field], field)
             for field, validate in EXPORT_VALIDATORS.items()

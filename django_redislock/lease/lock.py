@@ -227,7 +227,7 @@ class Lock(Entered):
     def _of_kind(self, kind: str, **fixed: Any) -> Self:
         """Make it a lock of that kind, with these values, whatever the settings say, and return
         it."""
-        self._explicit.update(fixed, kind=kind)
+        self._explicit |= {"kind": kind, **fixed}
         return self
 
     def _recording(self, advice: str) -> Self:
@@ -287,7 +287,8 @@ class Lock(Entered):
 
         With `steal=True` and a `reason`, the lock is taken away from its holder, who gets
         `LeaseRevoked` with that reason as soon as it would learn of a loss, and works on until
-        then. Waiters keep their order behind the thief. Only for a mutex of one name.
+        then. Waiters keep their order behind the thief. Only for a mutex of one name. Raises
+        `LeaseRevoked` if another thief takes it at the same moment.
 
         Raises `LockUnavailable`, and `LockReentered` if this thread or task would wait for itself,
         or runs a block under the lock.

@@ -52,7 +52,8 @@ async def above(port: Port, keys: Keys, seen: int) -> Raised:
 async def mend(port: Scripts, keys: Sequence[str]) -> None:
     """Let a last fencing token that can't be read be the server's time. `keys` are those of a
     script that needs the token. Raises `LockUnavailable`."""
-    [clock] = (key for key in keys if type(key) is Shared)
+    # Scripts of tasks have another key that belongs to all locks, too.
+    [clock] = (key for key in keys if type(key) is Shared and key.endswith(":clock"))
     [index] = (key for key in keys if isinstance(key, Index))
     if (await _ask(port, [keys[0], clock, index], 0, yes=True)).code == UNREADABLE:
         logger.warning(

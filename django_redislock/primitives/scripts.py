@@ -76,6 +76,7 @@ _GUARD = ("guard", "mutex_guard")
 _LEASES = ("clock", "memory", "value", "leases_keys", "index")
 _PERMITS = ("clock", "memory", "value", "lock", *_LOCK, "queue", "permits")
 _WORK = (*_PERMITS, "work")
+_SEEN = ("clock", "memory", "value", "lock", "index", "fence_none", "history", "queue", "permits")
 _TIMESTAMP = ("clock", "memory", "value", "timestamp_keys", "index", "history", "timestamp")
 _LISTED = ("clock", "broken", "inspection", "inspection_keys", "inspection_listed")
 _LEDGER = ("clock", "value", "ledger_key", "ledger")
@@ -145,8 +146,8 @@ PARTS: dict[str, tuple[str, ...]] = {
     "work_claim": _WORK,
     "work_confirm": ("clock",),
     "work_end": _WORK,
-    "work_look": (*_WORK, "work_seen"),
-    "work_names": (*_WORK, "work_seen"),
+    "work_look": (*_SEEN, "work", "work_seen"),
+    "work_names": (*_SEEN, "work", "work_seen"),
     "work_sent": ("clock",),
 }
 """All scripts, and the parts that stand before each of them, in order. What a part needs of others
