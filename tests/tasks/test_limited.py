@@ -116,7 +116,8 @@ def test_ids_are_kept(queue: Queue, log: Log, pk: str) -> None:
     ended = log.wait("end", pk, count=4)
     ids = {event.id.partition("-again")[0] for event in ended}
     known = {queue.id_of(handle) for handle in handles}
-    assert ids == known if queue.name != "django-tasks-db" else len(ids & known) == 1
+    # On a busy machine its worker fetches some only when the first one has ended.
+    assert ids == known if queue.name != "django-tasks-db" else ids & known
 
 
 def test_a_retry(queue: Queue, log: Log, pk: str) -> None:
