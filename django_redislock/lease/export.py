@@ -88,8 +88,7 @@ class Exported(NamedTuple):
 
     @classmethod
     def _of(cls, said: dict[str, Any]) -> Exported:
-        # Those that an earlier version did not know have their defaults.
-        said = {"note": "", **DEFAULTS, **said}
+        said = ADDED | said
         fields: dict[str, Any] = {
             field: None if said[field] is DEFAULTS[field] is None else validate(said[field], field)
             for field, validate in EXPORT_VALIDATORS.items()
@@ -127,4 +126,6 @@ class Exported(NamedTuple):
         return claim
 
 
+ADDED = {"note": "", **{field: DEFAULTS[field] for field in ("note_ttl", "keep_note")}}
+"""Fields that are not in the texts of the first versions."""
 _FIELDS = ("name", "token", "label", "note", "prefix", *EXPORT_VALIDATORS)
