@@ -223,7 +223,7 @@ async def obtain(port: Port, claim: Claim, wait: float | None) -> Grant | LockNo
 async def steal(port: Port, server: Server, claim: Claim, reason: str) -> Grant | LockNotAcquired:
     """Hold `claim`, whoever holds the lock, who is told the reason."""
     robbed: list[Holder] = []
-    got = await mutex.steal(port, claim, claim.owner, reason, robbed.append)
+    got = await mutex.steal(port, claim, reason, robbed.append)
     await tell_cleared(port, claim.keys, server, robbed, claim.owner, reason)
     return got
 

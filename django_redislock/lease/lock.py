@@ -315,6 +315,8 @@ class Lock(Entered):
 
     def _reason(self, wait: object, steal: object, reason: object) -> str:
         """Return why the lock is stolen; "": it is not."""
+        if steal is False and reason == "":  # as in most calls
+            return ""
         _, why = validate_operator("", reason)
         if validate_flag(steal, "steal") is not bool(why):
             raise TypeError(

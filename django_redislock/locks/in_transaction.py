@@ -382,8 +382,7 @@ class once_in_transaction(FunctionDecorator[Literal["skip"]]):
             raise ValueError("wait must have an end: Redis may be away, and the work goes on then")
         of_lock = {"scope": given.pop("scope")} if "scope" in given else {}
         refuse_unknown(given, type(self).__name__, WAIT)
-        lock = redis_lock(wait=wait, release="exit", **of_lock)
-        self._lock = lock._recording(INSIDE)
+        self._lock = redis_lock(wait=wait, release="exit", **of_lock)._recording(INSIDE)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._template!r}>"

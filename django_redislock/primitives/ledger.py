@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, get_args
 from ..base import label, tokens
 from ..base.holder import Holder, server_time
 from . import mutex
-from .contract import Claim, Grant, Sight, Word, in_batches, milliseconds
+from .contract import Claim, Grant, Sight, in_batches, milliseconds
 from .scripts import ask, flag, instant, maybe, sight, text, whole
 
 if TYPE_CHECKING:
@@ -264,9 +264,7 @@ async def claim(port: Port, lock: Claim, job: str, run_id: str, wanted: Wanted) 
         answer = await ask(port, read, "ledger_claim", its_keys, args)
         if isinstance(answer, Sight):
             stolen = True
-            thief: list[Word] = [lock.token, milliseconds(lock.ttl), lock.says]
-            request = mutex.clearing(keys, [answer.token], lock.owner, REPLACED, thief)
-            await ask(port, flag, *request)
+            await ask(port, flag, *mutex.stealing(lock, answer, REPLACED))
         elif answer is not None:
             if stolen and answer.what != "run":  # somebody else was faster
                 await mutex.release(port, lock)

@@ -431,15 +431,24 @@ def clearing(
     return Request("mutex_clear", its, [tokens.word(), by, reason, seen[0], *thief])
 
 
+def stealing(claim: Claim, seen: Sight, reason: str) -> Request:
+    """Return the request that takes the lock away from its holder, and gives it to `claim`."""
+    thief: list[Word] = [claim.token, milliseconds(claim.ttl), claim.says]
+    return clearing(claim.keys, [seen.token], claim.owner, reason, thief)
+
+
+STEALS = 10
+"""How often a thief tries, if others take the lock between its look and its request."""
+
+
 async def steal(
-    port: Port, claim: Claim, by: str, reason: str, stolen: Callable[[Holder], None]
+    port: Port, claim: Claim, reason: str, stolen: Callable[[Holder], None]
 ) -> Grant | LockNotAcquired:
     """Hold `claim`, and take the lock away from whoever holds it. Tells `stolen` who that was.
 
     The lock changes hands in one step, so nobody gets in between; the waiters keep their order.
     It is acquired as ever, before, since it may be free, and after, since an answer may be lost.
     """
-    thief: list[Word] = [claim.token, milliseconds(claim.ttl), claim.says]
     for _ in range(STEALS):
         got = await claim.primitive.acquire(port, claim, 0)
         if isinstance(got, Grant):
@@ -447,13 +456,9 @@ async def steal(
         seen = await claim.primitive.holders(port, claim.keys)
         claim.sent = claim.doubtful = True
         for its in seen:
-            if await ask(port, flag, *clearing(claim.keys, [its.token], by, reason, thief)):
+            if await ask(port, flag, *stealing(claim, its, reason)):
                 stolen(its.holder)
     return got
-
-
-STEALS = 10
-"""How often a thief tries, if others take the lock between its look and its request."""
 
 
 def _groups(port: Port, names: Iterable[Keys]) -> dict[str, list[Keys]]:
