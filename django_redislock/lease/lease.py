@@ -455,10 +455,10 @@ class Lease(Noting, Entered):
         self._watchdog.forget(claim)
         self._releasing += 1
         try:
-            # Even if it is lost: by its own deadline, it may exist at the server for another
-            # moment.
             if lifetime.notes is not None:
                 await lifetime.notes.end(port)
+            # Even if it is lost: by its own deadline, it may exist at the server for another
+            # moment.
             refusal = await claims.release(port, claim)
             if lost is None and refusal is not None and refusal.forgotten and claim.guarded:
                 refusal = await mutex.release_forgotten(port, claim, lifetime.deadline)
