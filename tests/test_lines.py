@@ -120,7 +120,8 @@ def test_half_an_answer_is_none() -> None:
         assert short_answer(answer, "nine" * 8) is None
         assert short_answer(b"$60" + answer[3:], mine) is None
         assert short_answer(b"$%d" % (83 - len(text)) + answer[3:], mine) is None
-    for other in (b"$32\r\n%b\r\n", b"$36\r\n%b|5|6\r\n"):
+    assert short_answer(b"$32\r\n%b\r\n" % mine.encode(), mine) == [1]
+    for other in (b"$31\r\n%b\r\n", b"$33\r\n%b|\r\n", b"$36\r\n%b|5|6\r\n"):
         assert short_answer(other % mine.encode(), mine) is None
 
 

@@ -24,13 +24,17 @@ from django_redislock import (
     once,
     redis_lock,
 )
+from django_redislock.base.clock import now
+from django_redislock.base.exceptions import LockUnavailable
 from django_redislock.lease import claims
 from django_redislock.lease.register import Register, held_by, register
 from django_redislock.lease.watchdog import watchdog
 from django_redislock.transport.ports import AsyncPort, SyncPort
 from django_redislock.transport.server import server_of
+from tests.processes import Worker
 from tests.waiting import PATIENCE, eventually
 
+WAITERS = "redislock:{job}:waiters"
 LOCKS: dict[str, Callable[[str], Any]] = {
     "mutex": redis_lock,
     "several": lambda name: MultiLock([name, "other"]),
@@ -83,6 +87,78 @@ def test_the_watchdog_takes_notice(make: Any, watched: Register) -> None:
         eventually(lambda: not watched.young)
         (lease,) = watched.leases()
         assert lease.state == LeaseState.HELD
+
+
+@pytest.mark.parametrize("by", ["a thread", "a message"])
+def test_one_that_was_handed_over(
+    by: str,
+    watched: Register,
+    redis: Redis,
+    start: Callable[..., Worker],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is young as well. Its release is one request, which hands the lock on."""
+    scripts: list[str] = []
+    real = SyncPort.script
+
+    def script(its: SyncPort, name: str, *rest: Any) -> Any:
+        scripts.append(name)
+        return real(its, name, *rest)
+
+    def block() -> tuple[bool, bool]:
+        with redis_lock("job", wait=PATIENCE) as lease:
+            lease.check()
+            seen = is_young(watched), lease._grant.lives is None
+            scripts.clear()
+        assert lease.state == LeaseState.RELEASED
+        return seen
+
+    def hand_over() -> tuple[bool, bool]:
+        worker = start("hold", "30") if by == "a message" else None
+        held = redis_lock("job").acquire() if worker is None else worker.holds()
+        with ThreadPoolExecutor(1) as threads:
+            waiter = threads.submit(block)
+            eventually(lambda: any(b"|redislock" in its for its in redis.hvals(WAITERS)))
+            if worker is not None:
+                worker.go_on()
+            else:
+                held.release()
+            return waiter.result(PATIENCE)
+
+    monkeypatch.setattr(SyncPort, "script", script)
+    # On a busy machine the message may be late, and the waiter asks.
+    eventually(lambda: hand_over() == (True, by == "a thread"))
+    assert scripts == ["mutex_release"]
+    assert not redis.exists("redislock:{job}")
+
+
+def test_a_handed_one_lives_for_as_long_as_it_was_told(watched: Register) -> None:
+    """Not for its ttl, until it is renewed."""
+    with pytest.raises(LeaseLost), redis_lock("job", ttl=60) as lease:
+        assert is_young(watched)
+        lease._grant = lease._grant._replace(sent=lease._grant.sent - 5, lives=4.0)
+        lease.check()
+        pytest.fail("it is over")
+
+
+def test_a_release_without_an_answer(
+    watched: Register, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was asked for a young lease counts as the first answer to the usual way."""
+    asked: list[float] = []
+
+    async def script(*_: Any) -> Any:
+        asked.append(now())
+        raise LockUnavailable("no answer", "job", doubtful=True, silent=True)
+
+    lock = redis_lock("job")
+    lease = lock.__enter__()
+    lease._claim.short = False  # as one that was handed over
+    with monkeypatch.context() as patch:
+        patch.setattr(SyncPort, "script", script)
+        lock.__exit__(None, None, None)
+        assert len(asked) == 1
+    eventually(lambda: not redis.exists("redislock:{job}"))
 
 
 LOOKS: dict[str, Callable[[Lease], object]] = {

@@ -166,11 +166,12 @@ def take(
 
 
 def give_back(server: Server, claim: Claim) -> SyncPort | None:
-    """Release a lock of whose holder nobody has taken notice, by one request of this thread. Or
-    return the port by which that is done in the usual way."""
+    """Release the lock of a young lease, by one request of this thread. Or return the port by
+    which that is done in the usual way."""
     request = claim.primitive.dropping(claim) if claim.short and not claim.doubtful else None
     if request is None:
-        return SyncPort(server)
+        port = SyncPort(server)
+        return None if run(_given_back(port, claim)) else port
     found = straight(server, NO_TERMS, request, NEVER)
     return found if isinstance(found, SyncPort) else None
 
@@ -178,7 +179,20 @@ def give_back(server: Server, claim: Claim) -> SyncPort | None:
 async def agive_back(server: Server, claim: Claim) -> AsyncPort | None:
     """`give_back` for a task."""
     port = AsyncPort(server)
-    return None if await drop(port, claim) else port
+    return None if await _given_back(port, claim) else port
+
+
+async def _given_back(port: Port, claim: Claim) -> bool:
+    """Release the lock of a young lease. Return False if that is not done yet."""
+    if claim.short:
+        return await drop(port, claim)
+    try:
+        return await claim.primitive.release(port, claim) is None
+    except LockUnavailable as error:
+        claim.failed = error
+    except LockError:  # the usual way comes to it again
+        pass
+    return False
 
 
 def _granted(claim: Claim, fence: int, sent: float) -> Grant:

@@ -15,7 +15,7 @@ from django.db.transaction import TransactionManagementError
 
 from .. import signals
 from ..base import process
-from ..base.clock import deadline, now
+from ..base.clock import now
 from ..base.exceptions import LeaseLost, LockError, LockUnavailable
 from ..base.holder import server_time
 from ..base.label import Holding
@@ -130,7 +130,7 @@ class Lease(Noting, Entered):
             # The transactions of a task are in another thread.
             or (release != "exit" and (port_type is not SyncPort or transactions.may_go_on()))
             or not self._watchdog.register.remove_young(claim)
-            or now() >= deadline(self._grant.sent, claim.ttl)
+            or now() >= self._grant.deadline(claim.ttl)
             or signals.wanted("released")
         ):
             return port_type(server)
@@ -226,7 +226,7 @@ class Lease(Noting, Entered):
         process.notice_fork()
         time = now()
         young = not (self._whole or self._ended)
-        if young and time < deadline(self._grant.sent, self._claim.ttl):
+        if young and time < self._grant.deadline(self._claim.ttl):
             return
         lifetime = self._lifetime
         if lifetime.sound(time):

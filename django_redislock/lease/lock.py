@@ -515,14 +515,14 @@ class Lock(Entered):
     def _hold(
         self, plan: Plan, claim: Claim, me: label.Holding, whole: bool, grant: Grant
     ) -> Lease:
-        """Return the lease of a claim that was granted: a young one, if it may be that, and if
-        nobody else wants the lock."""
+        """Return the lease of a claim that was granted: a young one, if it may be that."""
         if claim.found is not None:
             notes.refuse_poisoned(claim, plan.policy)
         hold = Hold(me)
         lease = Lease(plan.server, claim, grant, plan.policy, hold, plan.watchdog, young=True)
         noticed = whole or self._on_lost is not None or self._cancel_on_lost
-        if claim.short and plan.young and not noticed:
+        plain = claim.short or (claim.primitive is mutex and claim.found is None)
+        if plain and plan.young and not noticed:
             plan.register.add_young(lease)
             plan.watchdog.look_by(grant.sent + A_SECOND)  # and take notice of it
             return lease

@@ -266,7 +266,7 @@ class Grant(NamedTuple):
 
     def deadline(self, ttl: float) -> float:
         """Return until when a lease of this ttl counts as held."""
-        return deadline(self.sent, self.term(ttl))
+        return deadline(self.sent, ttl if self.lives is None else self.lives)
 
 
 class Handed(NamedTuple):

@@ -76,7 +76,7 @@ TTL, no token that says who owns a key, and no queue.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
@@ -461,10 +461,12 @@ async def steal(
     return got
 
 
-def _groups(port: Port, names: Iterable[Keys]) -> dict[str, list[Keys]]:
+def _groups(port: Port, names: Sequence[Keys]) -> dict[str, Sequence[Keys]]:
     """Group the keys that may be in one script, in the order of the names. A group is known by its
     first key, which it keeps if it turns out that the server has slots. On one primary there is
     one group."""
+    if len(names) == 1:
+        return {names[0].lock: names}
     groups: dict[int, list[Keys]] = {}
     for its in names:
         groups.setdefault(port.slot(its.lock), []).append(its)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 from ..base import label
@@ -146,6 +146,7 @@ class Attempts:
         self._began = claim.began = port.now() if claim.began is None else claim.began
         self._end = NEVER if wait is None else self._began + wait
         self._failures = 0
+        self.log = WaitLog(claim.keys.name)
         self.last = False
         """Whether the present request is the last one."""
 
@@ -160,10 +161,6 @@ class Attempts:
     @property
     def over(self) -> bool:
         return self._port.now() >= self._end
-
-    @cached_property
-    def log(self) -> WaitLog:
-        return WaitLog(self._claim.keys.name)
 
     def ask(self) -> None:
         """Note that a request is sent now."""

@@ -174,7 +174,11 @@ _FINDS_KEYS = {
 _ANY_KEY = "--!df flags=allow-undeclared-keys\n"
 """Asks Dragonfly to let a script do that; a comment to all others."""
 
-_FRAME = "return {{ARGV[1], (function()\n{}\nend)()}}"
+_FRAME = """local answer = (function()
+{}
+end)()
+if type(answer) == 'table' and answer[1] == 1 and #answer == 1 then return ARGV[1] end
+return {{ARGV[1], answer}}"""
 
 
 class Script(NamedTuple):

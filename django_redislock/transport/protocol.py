@@ -28,8 +28,9 @@ def pack(words: Sequence[Word], *first: Word) -> bytes:
     `first` are words before the others, with which many commands begin.
     """
     texts: Any = words
-    if not _TEXTS.issuperset(map(type, words)):
-        texts = [*map(_text, words)]
+    kinds = {*map(type, words)}
+    if not kinds <= _TEXTS:
+        texts = [*map(_text if bytes in kinds else str, words)]
     text = _head(len(texts), *first) + "".join(map(_word, map(len, texts), texts))
     if text.isascii():  # so that characters are bytes
         return text.encode()
@@ -246,17 +247,18 @@ def marks(answer: Any, marker: str) -> bool:
 
 
 _short_text = re.compile(
-    rb"\$(?:49(?=\r\n.{49}\r\n)|34(?=\r\n.{34}\r\n))\r\n([0-9A-Za-z]{32})\|(\d{1,16})\r\n"
+    rb"\$(?:49(?=\r\n.{49}\r\n)|34(?=\r\n.{34}\r\n)|32(?=\r\n.{32}\r\n))\r\n"
+    rb"([0-9A-Za-z]{32})(?:\|(\d{1,16}))?\r\n"
 ).fullmatch
 
 
 def short_answer(seen: bytes, word: str) -> Any:
-    """Return the answer to a script if this is all of it, and it is a text of a token and a
-    fencing token, or a 1: the most frequent case, in few steps. Otherwise return `None`."""
+    """Return the answer to a script if this is all of it, and it is a text of a token and perhaps
+    a number: the most frequent case, in few steps. Otherwise return `None`."""
     its = _short_text(seen)
     if its is None or its[1] != word.encode():
         return None
-    return [1, int(its[2])]
+    return [1, int(its[2])] if its[2] else [1]
 
 
 def whole_answer(seen: bytes, word: str) -> Any:

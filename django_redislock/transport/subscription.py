@@ -129,7 +129,8 @@ class Subscription:
     def messages(self, seconds: float) -> Sequence[Heard]:
         """Return what has come. Raises `RedisError` or `OSError` if the connection is lost. If it
         has no socket of the usual kind, this waits for so many seconds."""
-        return [_heard(its) for its in self._received(seconds)]
+        received = self._received(seconds)
+        return [its if type(its) is Heard else _heard(its) for its in received]
 
     def _received(self, seconds: float) -> Sequence[Any]:
         """Return the answers that have come."""
@@ -149,7 +150,7 @@ class Subscription:
             # A message alone is the most frequent case, and takes the reader ten times as long.
             *messages, rest = _MESSAGES.split(some)
             if not rest and not any(messages[::4]):
-                return [*zip(messages[1::4], messages[2::4], messages[3::4], strict=True)]
+                return [*map(Heard, messages[1::4], messages[2::4], messages[3::4])]
         self._answers.feed(some)
         found = []
         while (answer := self._answers.gets()) is not NOTHING:
