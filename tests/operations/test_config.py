@@ -8,6 +8,7 @@ from django_redislock import redis_lock
 from django_redislock.settings import conf
 from django_redislock.settings.policy import Policy
 from tests.operations.calling import AWAY, call, run
+from tests.operations.schema import PAGE
 
 SETTINGS = {
     "PREFIX": "redislock-shop",
@@ -59,3 +60,9 @@ def test_it_asks_nobody() -> None:
     """The command works if Redis is away."""
     done = run("config", "job", url=AWAY)
     assert (done.code, done.err) == (0, "")
+
+
+def test_the_example_of_the_page() -> None:
+    """It is what the command prints."""
+    with override_settings(REDISLOCK={"LOCKS": {"report:*": {"TTL": 300, "WAIT": 0}}}):
+        assert f"config report:daily\n{call('config', 'report:daily').out}```" in PAGE
