@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import secrets
 
 from .process import in_child
@@ -35,9 +36,9 @@ def new() -> Secret:
     try:
         return Secret(process + _random.pop())
     except IndexError:  # one request to the system for many tokens
-        some = os.urandom(12 * 64).hex()
-        _random.extend(some[at : at + 24] for at in range(24, len(some), 24))
-        return Secret(process + some[:24])
+        first, *others = _parts(os.urandom(12 * 64).hex())
+        _random.extend(others)
+        return Secret(process + first)
 
 
 def word() -> str:
@@ -58,6 +59,7 @@ def validate(token: object) -> Secret:
 
 
 _counter = itertools.count()
+_parts = re.compile(".{24}").findall
 _random: list[str] = []
 """Random parts of tokens that are not used yet."""
 
