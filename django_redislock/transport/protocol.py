@@ -28,9 +28,8 @@ def pack(words: Sequence[Word], *first: Word) -> bytes:
     `first` are words before the others, with which many commands begin.
     """
     texts: Any = words
-    kinds = {*map(type, words)}
-    if not kinds <= _TEXTS:
-        texts = [*map(_text if bytes in kinds else str, words)]
+    if not _TEXTS.issuperset(map(type, words)):
+        texts = [*map(_text if bytes in map(type, words) else str, words)]
     text = _head(len(texts), *first) + "".join(map(_word, map(len, texts), texts))
     if text.isascii():  # so that characters are bytes
         return text.encode()
