@@ -604,7 +604,7 @@ class Lease(Noting, Entered):
             pass
         elif release == "commit":
             try:
-                await beside_orm(port, partial(self._defer, error))
+                await beside_orm(port, partial(transactions.defer, self, error))
             except TransactionManagementError as raised:
                 by_hand = raised  # since somewhere in the block
         elif error is None and len(self._holds) == 1:
@@ -624,18 +624,3 @@ class Lease(Noting, Entered):
         if cancelled and (lost := self._lifetime.lost) is not None:
             # This package cancelled the task: say why, as asyncio.timeout() does.
             raise lost from error
-
-    def _defer(self, error: BaseException | None) -> None:
-        """Let each open transaction hold the lease from now on, besides the block."""
-        pending = transactions.open_transactions()
-        if pending and error is None:
-            self.check()  # before the commit, while it can still be rolled back
-        for connection in pending:
-            later = Hold(self._holds.holder, outlives=True)
-            # A finalizer calls `dropped`, which therefore sends no request.
-            transactions.at_end(
-                connection,
-                committed=partial(self._settle, later),
-                dropped=partial(self._release_later, later),
-            )
-            self._holds.append(later)

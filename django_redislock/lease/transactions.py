@@ -11,12 +11,15 @@ import logging
 import warnings
 import weakref
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import Atomic, TransactionManagementError
 
 from ..base.exceptions import EarlyReleaseWarning, LockError
+from .holds import Hold
 
 logger = logging.getLogger("django_redislock")
 
@@ -80,6 +83,23 @@ def warn_if_open(label: str) -> None:
 def blocks_of_the_project(connection: BaseDatabaseWrapper) -> list[Atomic]:
     """Return the atomic blocks that are open, besides those of a `TestCase` around each test."""
     return [one for one in connection.atomic_blocks if not getattr(one, "_from_testcase", False)]
+
+
+def defer(lease: Any, error: BaseException | None) -> None:
+    """Let each open transaction hold a lease from now on, besides the block that ends with this
+    error."""
+    pending = open_transactions()
+    if pending and error is None:
+        lease.check()  # before the commit, while it can still be rolled back
+    for connection in pending:
+        later = Hold(lease._holds.holder, outlives=True)
+        # A finalizer calls `dropped`, which therefore sends no request.
+        at_end(
+            connection,
+            committed=partial(lease._settle, later),
+            dropped=partial(lease._release_later, later),
+        )
+        lease._holds.append(later)
 
 
 def at_end(
