@@ -166,24 +166,18 @@ def take(
 
 
 def give_back(server: Server, claim: Claim) -> SyncPort | None:
-    """Release the lock of a young lease, by one request of this thread. Or return the port by
-    which that is done in the usual way."""
+    """Release a lock of whose holder nobody has taken notice, by one request of this thread. Or
+    return the port by which that is done in the usual way."""
     request = claim.primitive.dropping(claim) if claim.short and not claim.doubtful else None
     if request is None:
-        port = SyncPort(server)
-        return None if run(_given_back(port, claim)) else port
+        return SyncPort(server)
     found = straight(server, NO_TERMS, request, NEVER)
     return found if isinstance(found, SyncPort) else None
 
 
-async def agive_back(server: Server, claim: Claim) -> AsyncPort | None:
-    """`give_back` for a task."""
-    port = AsyncPort(server)
-    return None if await _given_back(port, claim) else port
-
-
-async def _given_back(port: Port, claim: Claim) -> bool:
-    """Release the lock of a young lease. Return False if that is not done yet."""
+async def given_back(port: Port, claim: Claim) -> bool:
+    """Release the lock of a young lease. Return False if that is not done yet: what has come of
+    the request counts as the answer to the first one of the usual way."""
     if claim.short:
         return await drop(port, claim)
     try:

@@ -137,10 +137,11 @@ class Lease(Noting, Entered):
         self._ended = CLOSING
         self._releasing += 1
         try:
-            if port_type is SyncPort:
+            if port_type is SyncPort and claim.short:
                 port: Any = claims.give_back(server, claim)
             else:
-                port = await claims.agive_back(server, claim)
+                port = port_type(server)
+                port = None if await claims.given_back(port, claim) else port
             if port is not None:
                 return port  # type: ignore[no-any-return]
             self._end_young()
