@@ -42,15 +42,12 @@ PRODUCTS = (
     ),
     Product(
         "edges to Django",
-        ("views", "commands", "fencing", "client", "cache", "models", "testing"),
+        ("views", "commands", "fencing", "client", "cache", "testing"),
         2_440,
     ),
     Product(
         "operations",
-        (
-            *("inspection", "admin", "management", "doctor", "contrib", "apps"),
-            *("models/live", "models/lock_id"),
-        ),
+        (*("inspection", "admin", "management", "doctor", "contrib", "apps", "models"),),
         7_400,
     ),
     Product("periodic", ("periodic", "primitives/ledger"), 1_280),

@@ -39,8 +39,7 @@ from ..inspection.clearing import ClearOutcome, Target
 from ..inspection.sheet import LOCKS
 from ..inspection.story import consequences, consequences_of_all, held_by, holder_name, safer
 from ..inspection.words import clean, translated
-from ..models import LockStatus
-from ..models.live import LockId
+from ..models import LockId, LockStatus
 from . import cells
 from .pages import UNWRITTEN, Deed, LiveAdmin, log_entries, or_away, write_down
 

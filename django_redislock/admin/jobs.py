@@ -23,8 +23,7 @@ from ..base import label
 from ..base.exceptions import LockError
 from ..inspection.sheet import RUNS
 from ..inspection.words import clean, duration, rounded, translated, unattended
-from ..models import JOB_STATES, LockStatus, PeriodicJob
-from ..models.live import LockId, Snapshot
+from ..models import JOB_STATES, LockId, LockStatus, PeriodicJob, Snapshot
 from ..periodic.job import LOCK_PREFIX, discover, jobs
 from ..periodic.report import JobInfo, Ledger, silent_for
 from ..periodic.runner import LOOK_EVERY

@@ -29,7 +29,7 @@ from ..doctor.caches import advice
 from ..doctor.finding import Finding, Level
 from ..doctor.server import Unreachable, ask
 from ..inspection.words import clean
-from ..models.live import Snapshot
+from ..models import Snapshot
 
 # What operators did to locks and jobs, as entries of the admin's history.
 #

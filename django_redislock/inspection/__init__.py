@@ -37,9 +37,8 @@ from .facts import (
     State,
     WaiterInfo,
 )
-from .inspector import Inspector, inspectors, servers
+from .inspector import Inspector, RedlockInspector, inspector_of, inspectors, servers
 from .listing import ORDERS, Listing
-from .redlocks import RedlockInspector, inspector_of
 
 __all__ = [
     "ORDERS",

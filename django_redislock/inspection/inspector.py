@@ -1,9 +1,11 @@
-"""Inspect the locks on one server."""
+"""Inspect the locks on one server, and the Redlocks on several."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -11,11 +13,13 @@ from typing import Any, NamedTuple, TypeVar
 from ..base import label, tokens
 from ..base.exceptions import LockUnavailable
 from ..base.holder import server_time
+from ..base.servers import Servers
 from ..lease import claims
 from ..lease.watchdog import PRESENCE, PRESENCE_EVERY, write_down
 from ..primitives import mutex, note, permits, timestamp
 from ..primitives.contract import Primitive, Sight, Word, batches, run
 from ..primitives.keys import Keys, counter, presence, validate_name
+from ..primitives.redlock import Redlock
 from ..primitives.scripts import ask, instant, pttls, whole
 from ..settings import conf
 from ..settings.conf import aliases
@@ -487,3 +491,68 @@ def servers() -> list[str]:
 def _is_ours(lock: LockInfo) -> bool:
     broken = lock.state == State.BROKEN
     return lock.has_permits or lock.holder.owner is not None or broken
+
+
+class RedlockInspector:
+    """The Redlocks on a group of servers.
+
+    A server that can't be reached is left out. Raises `LockUnavailable` if no majority can be
+    asked."""
+
+    def __init__(self, servers: Servers) -> None:
+        self.using = servers
+        self.unasked: dict[str, LockUnavailable] = {}
+        """The servers that could not be reached last time, with the errors."""
+        self._each = [Inspector(alias) for alias in servers.aliases]
+
+    def get(self, name: str) -> LockInfo | None:
+        """Return the lock if one lease is, or may be, on a majority of the servers."""
+        found = [lock for lock in self._ask(lambda one: one.get(name)) if lock is not None]
+        at = Counter(lock.seen for lock in found)
+        for lock in found:
+            if at[lock.seen] + len(self.unasked) >= self.using.quorum:
+                return replace(lock, using=self.using)
+        return None
+
+    def held(self, names: Sequence[str]) -> Iterator[LockInfo]:
+        """Yield the locks of these names that are held."""
+        return filter(None, map(self.get, names))
+
+    def waiters(self, lock: str | LockInfo, limit: int = 100) -> list[WaiterInfo]:  # noqa: ARG002
+        """Return an empty list: a Redlock has no queue."""
+        return []
+
+    def past(self, lock: str | LockInfo) -> Past:
+        """Return what the first server that answers knows about past holders."""
+        return self._ask(lambda one: one.past(lock))[0]
+
+    def note(self, lock: str | LockInfo) -> None:
+        """Return None: a Redlock has no note."""
+
+    def clear(self, lock: LockInfo, *, by: str, reason: str) -> bool:
+        """Clear the lock on all servers, as `Inspector.clear` does. It may stay on `unasked`."""
+        by, reason = validate_operator(by, reason)
+        server, kind = server_of(self.using), Redlock(self.using)
+        seen = [Sight(one.seen, one.holder) for one in lock.holders]
+        done = run(claims.clear(SyncPort(server), kind, lock.keys, server, seen, by, reason))
+        self._ask(lambda one: one.get(lock.name))
+        return done
+
+    def _ask(self, question: Callable[[Inspector], T]) -> list[T]:
+        """Return the answers of the servers that answered."""
+        answers: list[T] = []
+        self.unasked = {}
+        for one in self._each:
+            try:
+                answers.append(question(one))
+            except LockUnavailable as error:
+                self.unasked[one.using] = error
+        if len(answers) < self.using.quorum:
+            why = "; ".join(map(str, self.unasked.values()))
+            raise LockUnavailable(f"No majority of the servers {self.using} can be asked: {why}")
+        return answers
+
+
+def inspector_of(using: str | Servers) -> Inspector | RedlockInspector:
+    """Return what inspects the locks of an alias, or the Redlocks of a group of servers."""
+    return RedlockInspector(using) if isinstance(using, Servers) else Inspector(using)

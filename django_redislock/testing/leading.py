@@ -12,7 +12,7 @@ from typing import Any
 from unittest import mock
 
 from ..leader import Leader, _Part
-from .condition import Condition
+from .stubs import Condition
 
 _fences = itertools.count(1)
 

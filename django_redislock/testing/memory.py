@@ -25,8 +25,7 @@ from ..transport import command
 from ..transport.connections import NEEDED, PoolsInMemory, installed
 from ..transport.inbox import Inbox
 from ..transport.server import every
-from .condition import Condition
-from .stubs import StandIns
+from .stubs import Condition, StandIns
 
 SETTLE_WITHIN = 2.0
 """Seconds that other threads have to act after a test has moved the clock."""

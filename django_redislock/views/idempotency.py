@@ -64,7 +64,7 @@ from .decorator import (
     plain_request,
     validate_methods,
 )
-from .problems import (
+from .responses import (
     ANSWER_NOT_KEPT,
     ANSWER_UNREADABLE,
     FORM_UNPARSED,
@@ -73,9 +73,11 @@ from .problems import (
     KEY_MISSING,
     KEY_OF_NOBODY,
     PAYLOAD_MISMATCH,
+    NoLock,
     Problem,
+    problem,
+    without_lock,
 )
-from .responses import NoLock, problem, without_lock
 
 # Requests as fingerprints, to recognise them, and responses as bytes, to send them again.
 

@@ -31,8 +31,7 @@ from ..settings.validators import (
     validate_status,
 )
 from .decorator import Call, ViewDecorator, in_thread_if_needed, validate_methods
-from .problems import BUSY
-from .responses import NoLock, with_hints, without_lock
+from .responses import BUSY, NoLock, with_hints, without_lock
 
 # A lease that is held until a streaming response has been sent.
 

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.utils.functional import Promise
 from rest_framework.exceptions import APIException
-
-from .problems import Problem
 
 
 class Refusal(APIException):  # type: ignore[misc]
     """A view did not run. `__cause__` is the lock's error, if there is one."""
 
-    def __init__(self, request: Any, what: Problem, again: int | None) -> None:
-        super().__init__(what.detail, what.code)
-        self.status_code = what.status
+    def __init__(
+        self, request: Any, again: int | None, code: str, status: int, detail: str | Promise
+    ) -> None:
+        super().__init__(detail, code)
+        self.status_code = status
         if again is not None:
             self.wait = again
             """Seconds; the handler writes them as Retry-After."""

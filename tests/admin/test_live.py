@@ -14,8 +14,7 @@ from redis import Redis
 
 from django_redislock import LockUnavailable, redis_lock
 from django_redislock.inspection import Inspector
-from django_redislock.models import LockStatus
-from django_redislock.models.live import LockId
+from django_redislock.models import LockId, LockStatus
 from tests.caches import entry
 from tests.operations.calling import AWAY, granted
 

@@ -21,7 +21,7 @@ from django_redislock.primitives.redlock import Redlock
 from django_redislock.settings import conf, kinds
 from django_redislock.settings.policy import DEFAULTS
 from django_redislock.testing import check_lock_order
-from django_redislock.views import problems
+from django_redislock.views import responses
 from tests.docs.world import examples, text_of
 
 
@@ -95,7 +95,7 @@ def test_kinds_by_settings(settings: Any) -> None:
 def test_the_problems() -> None:
     """views.md explains each problem, by its status."""
     page = text_of("docs/views.md")
-    known = [one for one in vars(problems).values() if isinstance(one, problems.Problem)]
+    known = [one for one in vars(responses).values() if isinstance(one, responses.Problem)]
     assert len(known) == 10
     for problem in known:
         assert f"| `{problem.code}` | {problem.status}" in page
