@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from ..base import label, tokens
 from ..base.exceptions import LockUnavailable
@@ -20,7 +20,7 @@ from ..primitives import mutex, note, permits, timestamp
 from ..primitives.contract import Primitive, Sight, Word, batches, run
 from ..primitives.keys import Keys, counter, presence, validate_name
 from ..primitives.redlock import Redlock
-from ..primitives.scripts import ask, instant, pttls, whole
+from ..primitives.scripts import ask, pttls
 from ..settings import conf
 from ..settings.conf import aliases
 from ..settings.validators import validate_operator, validate_using
@@ -50,16 +50,6 @@ PAST = 5
 """Past holders of a lock that are returned: one less than lua/lock.lua keeps."""
 
 T = TypeVar("T")
-
-
-class Listed(NamedTuple):
-    """A lock of the index."""
-
-    keys: Keys
-    looked_at: bool
-    """Whether the script that listed it has looked at it."""
-    raw: Raw | None
-    """What it has seen; None: nobody holds the lock."""
 
 
 class Inspector:
@@ -193,8 +183,7 @@ class Inspector:
             ranks += [rank for rank, _key in some]
             keys += [key for _rank, key in some]
             looked += ENTRIES_AT_ONCE
-        wanted = [its for key in keys if key and (its := self._keys_at(key)) is not None]
-        return Urgent(list(self._read(wanted)), ranks, listed)
+        return Urgent(list(self._read(self._ours(keys))), ranks, listed)
 
     def _others(self, urgent: Urgent, offset: int = 0, limit: int | None = None) -> list[LockInfo]:
         """Return some of the locks that are not in `urgent`, in the order in which their leases
@@ -205,10 +194,11 @@ class Inspector:
         while first < number and (limit is None or len(found) < limit):
             last = first + LOCKS_AT_ONCE if limit is None else first + limit - len(found)
             last = min(last, first + LOCKS_AT_ONCE)
-            args = [self._most, first, last - 1]
-            count, listed = self._ask(self._listed, "inspection_page", [self._index], args)
-            found += self._seen([one for one in listed if one.keys.lock not in known])
-            first, number = last, whole(count)
+            number, some = self._ask(
+                reading.some_of, "inspection_page", [self._index], [first, last - 1]
+            )
+            found += self._read([one for one in self._ours(some) if one.lock not in known])
+            first = last
         return found
 
     def all(self, pattern: str = "*") -> Iterator[LockInfo]:
@@ -340,62 +330,40 @@ class Inspector:
             return Keys(text[len(self._begins) : -1], text, self._index)
         return None
 
+    def _ours(self, keys: Sequence[bytes]) -> list[Keys]:
+        """Return the keys of the locks of an index. Other programs may write into it."""
+        return [*filter(None, map(self._keys_at, keys))]
+
     # The index.
 
     def _indexed(self) -> Iterator[LockInfo]:
         """Yield the locks in the index that are held, each once."""
         known: set[str] = set()
-        for listed in self._parts(self._most, LOCKS_AT_ONCE):
-            new = [one for one in listed if one.keys.lock not in known]
-            known.update(one.keys.lock for one in new)
-            yield from self._seen(new)
+        for some in self._parts(LOCKS_AT_ONCE):
+            new = [one for one in some if one.lock not in known]
+            known.update(one.lock for one in new)
+            yield from self._read(new)
 
     def _index_names(self) -> list[str]:
         """Return the names in the index."""
-        names: dict[str, None] = {}
-        for listed in self._parts(0, ENTRIES_AT_ONCE):
-            names.update(dict.fromkeys(one.keys.name for one in listed))
-        return [*names]
+        return [*dict.fromkeys(one.name for some in self._parts(ENTRIES_AT_ONCE) for one in some)]
 
-    def _parts(self, most: int, limit: int) -> Iterator[list[Listed]]:
+    def _parts(self, limit: int) -> Iterator[list[Keys]]:
         """Yield what is in the index, up to `limit` locks at a time; of overdue leases, only the
-        last `MOST_KEYS`. `most` as in lua/inspection_listed.lua."""
+        last `MOST_KEYS`."""
         write_down(self._server)
         first: bytes | str = ""
         skip = 0
         while True:
             # A lease that is renewed meanwhile comes again later, so none is missed.
-            args = [most, first, skip, limit, MOST_KEYS]
-            following, listed = self._ask(self._listed, "inspection_index", [self._index], args)
-            yield listed
+            args = [first, skip, limit, MOST_KEYS]
+            following, some = self._ask(reading.part, "inspection_index", [self._index], args)
+            yield self._ours(some)
             if not following:
                 break
             # More leases than `limit` may end at the same time.
             skip = skip + limit if following == first else 0
             first = following
-
-    def _listed(self, answer: Any) -> tuple[Any, list[Listed]]:
-        """Read locks as lua/inspection_listed.lua returns them, and what comes before them."""
-        now_us, more, *locks = answer
-        now = instant(now_us)
-        return more, [
-            Listed(its, lock is not None, None if lock is None else reading.raw(its, lock, now))
-            for key, lock in zip(locks[::2], locks[1::2], strict=True)
-            if (its := self._keys_at(key)) is not None
-        ]
-
-    @property
-    def _most(self) -> int:
-        """The number of holders that a script looks at while it reads the index. It looks at no
-        lock that is named by its key, since it does not know the keys beside that one."""
-        return 0 if self._cache_locks else permits.SHOWN
-
-    def _seen(self, listed: list[Listed]) -> list[LockInfo]:
-        """Return the locks that are held; those that the script did not look at are read now."""
-        unread = [one.keys for one in listed if not one.looked_at]
-        others = {raw.keys.lock: raw for raw in self._raw(unread)} if unread else {}
-        found = (one.raw or others.get(one.keys.lock) for one in listed)
-        return self._infos([*filter(None, found)])
 
     # Locks by their names.
 

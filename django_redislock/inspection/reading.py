@@ -100,6 +100,18 @@ def ranks(answer: Any) -> tuple[int, list[tuple[int, bytes]]]:
     return whole(listed), [(whole(rank), text(key)) for rank, key in each]
 
 
+def part(answer: Any) -> tuple[bytes, list[bytes]]:
+    """Read when the lease of the next lock ends, "" for the last part; and keys of locks."""
+    following, *some = answer
+    return text(following), [text(key) for key in some]
+
+
+def some_of(answer: Any) -> tuple[int, list[bytes]]:
+    """Read the number of entries of an index, and some of them."""
+    listed, *some = answer
+    return whole(listed), [text(key) for key in some]
+
+
 def scanned(answer: Any) -> tuple[bytes, list[bytes]]:
     """Read the next cursor, and some keys."""
     cursor, found = answer

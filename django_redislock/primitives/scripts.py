@@ -78,7 +78,6 @@ _PERMITS = ("clock", "memory", "value", "lock", *_LOCK, "queue", "permits")
 _WORK = (*_PERMITS, "work")
 _SEEN = ("clock", "memory", "value", "lock", "index", "fence_none", "history", "queue", "permits")
 _TIMESTAMP = ("clock", "memory", "value", "timestamp_keys", "index", "history", "timestamp")
-_LISTED = ("clock", "broken", "inspection", "inspection_keys", "inspection_listed")
 _LEDGER = ("clock", "value", "ledger_key", "ledger")
 _LEDGERS = ("clock", "value", "ledger_keys", "ledger")
 
@@ -87,12 +86,12 @@ PARTS: dict[str, tuple[str, ...]] = {
     "fence_raise": ("clock", "memory", "fence_last"),
     "inspection_count": (),
     "inspection_history": ("clock", "memory", "value"),
-    "inspection_index": _LISTED,
+    "inspection_index": ("clock",),
     "inspection_locks": ("clock", "value", "broken", "inspection"),
-    "inspection_page": _LISTED,
+    "inspection_page": (),
     "inspection_processes": (),
     "inspection_scan": (),
-    "inspection_urgent": ("clock", "inspection_keys"),
+    "inspection_urgent": ("clock",),
     "inspection_waiters": ("clock",),
     "inspection_written": (),
     "ledger_claim": (*_MUTEX, "note", "ledger_key", "ledger"),
@@ -166,10 +165,7 @@ GUARDED = "_guarded"
 """The end of the name of a script that gives nothing to anybody new after lost data. It is the
 file of the script without it, with more parts."""
 
-_FINDS_KEYS = {
-    *("inspection_index", "inspection_page", "inspection_scan", "inspection_urgent"),
-    "work_names",
-}
+_FINDS_KEYS = {"inspection_scan", "inspection_urgent", "work_names"}
 """Scripts that look at keys which they find. Those of a single lock are given all their keys."""
 _ANY_KEY = "--!df flags=allow-undeclared-keys\n"
 """Asks Dragonfly to let a script do that; a comment to all others."""

@@ -7,7 +7,7 @@
 --          4 alive  ms; a process whose sign of life is kept for longer is alive
 -- Returns  {number of entries of the index, rank, lock, ...}; for an entry whose lock nobody holds, its
 --          rank and ""
--- luacheck: read globals now integer keys_of
+-- luacheck: read globals now integer
 
 local index, from, limit, alive = KEYS[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local signs = string.sub(index, 1, -6) .. 'process:'  -- the index is '<prefix>:index'
@@ -26,6 +26,15 @@ local function alone(value)
     lives[process] = redis.call('PTTL', signs .. process) > alive
   end
   return not lives[process]
+end
+
+-- The keys of a lock in which something may be wrong, in the order of broken.lua.
+local function keys_of(lock)
+  local keys = {lock}
+  for i, name in ipairs({'queue', 'waiters', 'holders', 'record', 'timestamp', 'ledger', 'note'}) do
+    keys[i + 1] = lock .. ':' .. name
+  end
+  return keys
 end
 
 local function nobody_holds(lock)
