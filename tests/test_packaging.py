@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = "django_redislock", "django_redislock_pytest"
-SUFFIXES = {".py", ".lua", ".html", ".css", ".js", ".json", ".yml", ".po", ".mo", ".typed"}
+SUFFIXES = {".py", ".lua", ".html", ".css", ".js", ".json", ".yml", ".po", ".mo", ".typed", ".sh"}
 
 NEEDED = {"django", "django-redis", "redis"}
 """What it asks for."""
