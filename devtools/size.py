@@ -52,7 +52,7 @@ PRODUCTS = (
     ),
     Product("periodic", ("periodic", "primitives/ledger"), 1_280),
     Product("notes", ("lease/notes", "primitives/note"), 220),
-    Product("leader", ("leader", "testing/leading"), 240),
+    Product("leader", ("leader",), 210),
     Product(
         "tasks",
         ("tasks", "primitives/work", "inspection/tasks", "management/subcommands/tasks"),

@@ -14,12 +14,13 @@ from .assertions import (
     lose_lease,
     tasks_coalesced,
 )
-from .leading import leading
-from .memory import Memory, locks_in_memory
 from .stubs import (
+    Memory,
+    leading,
     locks_always_busy,
     locks_always_free,
     locks_held_elsewhere,
+    locks_in_memory,
     names_apart,
     redis_unavailable,
 )

@@ -1,10 +1,14 @@
-"""Locks without a server: always free, always busy, or Redis unreachable. And locks that somebody
-else holds."""
+"""Locks without a server: always free, always busy, or Redis unreachable; locks that somebody else
+holds; locks in memory; and a leader on demand."""
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import math
 import os
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +16,8 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from functools import wraps
-from types import TracebackType
+from importlib import import_module
+from types import SimpleNamespace, TracebackType
 from typing import Any, Generic, TypeVar
 from unittest import mock
 
@@ -21,10 +26,12 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from redis import asyncio as aioredis
 
+from ..base import background, clock
 from ..base.callables import kind_of
 from ..base.exceptions import LeaseLost, LockError, LockNotAcquired, LockUnavailable
 from ..base.holder import Holder
 from ..base.servers import MEMORY
+from ..leader import Leader, _Part
 from ..lease.lease import Lease
 from ..lease.lock import Lock
 from ..lease.plan import Plan, forget_plans
@@ -36,8 +43,9 @@ from ..primitives.contract import Claim, Port, Primitive, Sight
 from ..primitives.keys import Keys, name_of
 from ..settings import conf, kinds
 from ..settings.policy import Policy
-from ..transport import ports
-from ..transport.connections import Pools, no_alias
+from ..transport import command, ports
+from ..transport.connections import NEEDED, Pools, PoolsInMemory, installed, no_alias
+from ..transport.inbox import Inbox
 from ..transport.multiplexed import Multiplexed
 from ..transport.server import elsewhere, every, leading_to, server_of
 
@@ -482,3 +490,169 @@ def _apart() -> Iterator[None]:
 
     with mock.patch.object(conf, "current", apart), nothing_lost():
         yield
+
+
+# Locks in memory: the Lua scripts of the package run in this process, in fakeredis.
+#
+# No rule of a lock is written a second time here, and the code above the connections is the code
+# of production.
+#
+# fakeredis and the leases (base/clock.py) share one clock, which a test can move. The clock never
+# goes back, also not between two tests, since fencing tokens are made from it.
+
+
+SETTLE_WITHIN = 2.0
+"""Seconds that other threads have to act after a test has moved the clock."""
+
+
+class _Time:
+    """A stand-in for the module `time`."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+        # Read once: a test may stop the clock of the module `time` for its own purposes.
+        self._epoch = time.time() - self._real()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(time, name)
+
+    @staticmethod
+    def _real() -> float:
+        return time.perf_counter() if clock._CLOCK is None else time.clock_gettime(clock._CLOCK)
+
+    def clock_gettime(self, which: int) -> float:
+        return time.clock_gettime(which) + self.ahead
+
+    def perf_counter(self) -> float:
+        return time.perf_counter() + self.ahead
+
+    def time(self) -> float:
+        return self._epoch + self._real() + self.ahead
+
+
+class _InMemory(StandIns[PoolsInMemory]):
+    def __init__(self) -> None:
+        super().__init__("memory", PoolsInMemory)
+
+    def clear(self) -> None:
+        for pools in self._pools.values():
+            with pools.server.lock:
+                for database in pools.server.dbs.values():
+                    database.clear()
+
+    def wake(self) -> None:
+        """Wake all waiting threads and tasks, so that they read the clock."""
+        for watchdog in self.watchdogs:
+            watchdog.wake()
+        for inbox in every(Inbox):
+            inbox.wake_all()
+
+
+_time = _Time()
+_memory = _InMemory()
+
+
+class Memory:
+    """The clock of locks in memory."""
+
+    def advance(self, seconds: float) -> None:
+        """Let seconds pass at once, for the server and for this process.
+
+        The effect is that of a process that was stopped for this time. Leases that have ended are
+        lost. When this returns, waiters were woken, `on_lost` was called, and the other leases
+        were renewed.
+        """
+        if not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
+            raise ValueError(f"seconds must be a number from 0 on, not {seconds!r}")
+        _time.ahead += seconds
+        for lease in _memory.leases:
+            lease._lifetime.expire()
+        _memory.wake()
+        give_up = time.monotonic() + SETTLE_WITHIN
+        while any(map(_is_due, _memory.leases)) and time.monotonic() < give_up:
+            time.sleep(0.001)
+        await_receivers()
+
+
+def _is_due(lease: Lease) -> bool:
+    lifetime = lease._lifetime
+    return lifetime.lost is None and not lifetime.closing and lifetime.due <= clock.now()
+
+
+def await_receivers() -> None:
+    """Wait until `on_lost` and all receivers of signals were called."""
+    for thread in threading.enumerate():
+        if thread.name == "redislock-lost" and thread is not threading.current_thread():
+            thread.join(SETTLE_WITHIN)
+    background.settle()
+
+
+def locks_in_memory() -> Condition[Memory]:
+    """Locks exclude each other, wait, expire and are handed over in this process, as on a real
+    server. All locks and records are gone afterwards.
+
+    Needs fakeredis: `pip install "django-redislock[testing]"`.
+    """
+    if not installed():
+        raise ImportError(f"locks_in_memory() needs {NEEDED}")
+    return Condition(_in_memory)
+
+
+@contextmanager
+def _in_memory() -> Iterator[Memory]:
+    import_module("fakeredis")  # all of it, so that its clock is moved
+    with ExitStack() as stack:
+
+        def replace(module: Any, **others: Any) -> None:
+            stack.enter_context(mock.patch.multiple(module, **others))
+
+        stack.enter_context(_memory.in_place())
+        # Without replicas, every WAIT is confirmed.
+        replace(command, _wait=lambda *_: ("PING",))
+        replace(command, _confirm=lambda replicas, terms: None)  # noqa: ARG005
+        replace(clock, time=_time)
+        for name, module in list(sys.modules.items()):
+            # All modules of fakeredis read the same clock.
+            if name.startswith("fakeredis") and getattr(module, "time", None) is time:
+                replace(module, time=_time)
+        try:
+            yield Memory()
+        finally:
+            _memory.forget()
+            _memory.clear()
+            _memory.wake()
+
+
+# A leader on demand.
+
+
+def leading(leader: Leader) -> Condition[Leader]:
+    """Let `leader` lead at once, without a server and without a thread.
+
+    `on_gain` is called when the block begins, and `on_loss` when it ends; what they raise is
+    raised. After `step_down()` it leads no more.
+    """
+    if not isinstance(leader, Leader):
+        raise TypeError(f"leader must be a Leader, not {leader!r}")
+    return Condition(lambda: _leading(leader))
+
+
+@contextmanager
+def _leading(leader: Leader) -> Iterator[Leader]:
+    part = _Part(leader, None)
+    lease: Any = SimpleNamespace(remaining=lambda: 1.0, fencing_token=next(_fences))
+    part.lease = lease
+    with mock.patch.object(leader, "_part", part):
+        _call(leader._on_gain)
+        try:
+            yield leader
+        finally:
+            part.end()
+            _call(leader._on_loss)
+
+
+def _call(callback: Callable[[], object] | None) -> None:
+    result: Any = callback() if callback is not None else None
+    if asyncio.iscoroutine(result):  # the test may run in an event loop
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(asyncio.run, result).result()

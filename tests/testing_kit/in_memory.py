@@ -14,7 +14,7 @@ import fakeredis
 import pytest
 
 from django_redislock.testing import locks_in_memory
-from django_redislock.testing.memory import _memory
+from django_redislock.testing.stubs import _memory
 from django_redislock.transport import ports
 
 calls = 0
