@@ -58,23 +58,6 @@ def errors_as_exit_codes(command: BaseCommand) -> Iterator[None]:
         sys.exit(_NOBODY_READS)
 
 
-def add_server(parser: CommandParser) -> None:
-    parser.add_argument(
-        "--using",
-        metavar="ALIAS",
-        help="The CACHES alias of the locks; the default is in the settings.",
-    )
-
-
-def add_using(parser: CommandParser) -> None:
-    add_server(parser)
-    parser.add_argument(
-        "--cache-locks",
-        action="store_true",
-        help="Only locks of cache.lock() and TimestampLocks, named by their keys in Redis.",
-    )
-
-
 def using_of(options: dict[str, Any]) -> str:
     """The alias of the server; if the settings make all locks Redlocks, the first one."""
     using: str = options["using"] or aliases_of(conf.policy("", {}).using)[0]
@@ -115,40 +98,6 @@ def reason_argument(text: str) -> str:
     if reason.casefold() in ("", "why", "reason", "...", PLACEHOLDER):
         raise ArgumentTypeError(f"write why, not {text!r}: the holder sees it, and the history")
     return reason
-
-
-def add_json(parser: CommandParser) -> None:
-    parser.add_argument("--json", action="store_true", help="Write JSON, for programs.")
-
-
-def add_output(parser: CommandParser) -> None:
-    add_json(parser)
-    parser.add_argument(
-        "-o",
-        "--output",
-        choices=["wide"],
-        metavar="wide",
-        help="wide: more columns, and nothing is shortened.",
-    )
-
-
-def add_limit(parser: CommandParser, what: str) -> None:
-    parser.add_argument(
-        "--limit",
-        type=limit_argument,
-        default=100,
-        metavar="NUMBER",
-        help=f"Show at most this many {what}; 0: all; by default 100.",
-    )
-
-
-def add_by(parser: CommandParser) -> None:
-    parser.add_argument(
-        "--by",
-        metavar="WHO",
-        type=label.clean,
-        help="Your name, for the holder and the history; by default user@host of this process.",
-    )
 
 
 def operator() -> str:
@@ -301,3 +250,61 @@ HELP = {
 
 class Formatter(argparse.RawDescriptionHelpFormatter):
     """Leaves the lines of the examples as they are."""
+
+
+class Parser(CommandParser):
+    """The parser of a subcommand, with arguments that several subcommands have.
+
+    If it has a default for `program`, the arguments after the first `--` are the program: argparse
+    itself would swallow a second `--`.
+    """
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        if self.get_default("program") is None:
+            return super().parse_known_args(args, namespace)
+        given = list(args)
+        end = given.index("--") if "--" in given else len(given)
+        namespace, rest = super().parse_known_args(given[:end], namespace)
+        namespace.program = given[end + 1 :]
+        if not namespace.program:
+            self.error("write the program after --")
+        return namespace, rest
+
+    def flag(self, name: str, help: str) -> None:
+        self.add_argument(name, action="store_true", help=help)
+
+    def name(self, help: str = "The lock.", **more: Any) -> None:
+        """Take the name of a lock."""
+        self.add_argument("name", metavar="NAME", type=name_argument, help=help, **more)
+
+    def yes(self) -> None:
+        self.flag("--yes", "Do it.")
+
+    def json(self) -> None:
+        self.flag("--json", "Write JSON, for programs.")
+
+    def output(self) -> None:
+        self.json()
+        wide = "wide: more columns, and nothing is shortened."
+        self.add_argument("-o", "--output", choices=["wide"], metavar="wide", help=wide)
+
+    def server(self) -> None:
+        which = "The CACHES alias of the locks; the default is in the settings."
+        self.add_argument("--using", metavar="ALIAS", help=which)
+
+    def using(self) -> None:
+        self.server()
+        which = "Only locks of cache.lock() and TimestampLocks, named by their keys in Redis."
+        self.flag("--cache-locks", which)
+
+    def limit(self, what: str) -> None:
+        most = f"Show at most this many {what}; 0: all; by default 100."
+        self.add_argument("--limit", type=limit_argument, default=100, metavar="NUMBER", help=most)
+
+    def by(self) -> None:
+        who = "Your name, for the holder and the history; by default user@host of this process."
+        self.add_argument("--by", metavar="WHO", type=label.clean, help=who)
+
+    def reason(self, help: str) -> None:
+        """Take why an operator does it."""
+        self.add_argument("--reason", metavar="TEXT", type=reason_argument, help=help)

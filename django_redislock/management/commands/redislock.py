@@ -11,7 +11,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from ...base.servers import MEMORY
 from ...commands import Stderr
 from ...settings.conf import aliases
-from ..arguments import HELP, Formatter, errors_as_exit_codes
+from ..arguments import HELP, Formatter, Parser, errors_as_exit_codes
 from ..output import Printer
 from ..subcommands.clear import Clear
 from ..subcommands.completion import Completion
@@ -29,7 +29,7 @@ from ..subcommands.tasks import Sweep, Tasks
 class Subcommand(Protocol):
     help: str
 
-    def add_arguments(self, parser: CommandParser) -> None: ...
+    def add_arguments(self, parser: Parser) -> None: ...
     def handle(self, printer: Printer, options: dict[str, Any]) -> int:
         """Do it, and return the exit code."""
 
@@ -89,22 +89,6 @@ class Command(BaseCommand):
             code = SUBCOMMANDS[options["subcommand"]].handle(Printer(self, options), options)
         if code:
             sys.exit(code)
-
-
-class Parser(CommandParser):
-    """The parser of a subcommand. If it has a default for `program`, the arguments after the first
-    `--` are the program: argparse itself would swallow a second `--`."""
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        if self.get_default("program") is None:
-            return super().parse_known_args(args, namespace)
-        given = list(args)
-        end = given.index("--") if "--" in given else len(given)
-        namespace, rest = super().parse_known_args(given[:end], namespace)
-        namespace.program = given[end + 1 :]
-        if not namespace.program:
-            self.error("write the program after --")
-        return namespace, rest
 
 
 def _base_options() -> Parser:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
-from django.core.management.base import CommandError, CommandParser
+from django.core.management.base import CommandError
 
 from ...base.exceptions import LockUnavailable
 from ...commands import BUSY, UNAVAILABLE
@@ -29,9 +29,7 @@ from ..arguments import (
     PLACEHOLDER,
     USAGE,
     WRONG,
-    add_by,
-    add_json,
-    add_using,
+    Parser,
     command_line,
     find,
     listing,
@@ -54,37 +52,28 @@ _EXIT_CODES = {
 class Clear:
     help = "Take locks away from their holders. Without --yes it says what that does, and asks."
 
-    def add_arguments(self, parser: CommandParser) -> None:
+    def add_arguments(self, parser: Parser) -> None:
         parser.add_argument(
             "names", metavar="NAME", nargs="*", type=name_argument, help="The locks."
         )
         parser.add_argument("--pattern", help="All locks whose names match, as in 'invoice:*'.")
-        parser.add_argument(
-            "--stale",
-            action="store_true",
-            help="Only locks whose holders can't come back.",
-        )
+        parser.flag("--stale", "Only locks whose holders can't come back.")
         parser.add_argument(
             "--host",
             default="",
             help="Only from owners that begin with this: 'web3:', 'web3:26138:'.",
         )
-        parser.add_argument("--yes", action="store_true", help="Do it.")
-        parser.add_argument(
-            "--reason",
-            metavar="TEXT",
-            type=reason_argument,
-            help="The reason, which the holder sees. Needed with --yes.",
-        )
-        add_by(parser)
+        parser.yes()
+        parser.reason("The reason, which the holder sees. Needed with --yes.")
+        parser.by()
         parser.add_argument(
             "--as-of",
             type=_time_argument,
             metavar="TIME",
             help="Leave alone locks acquired after this time, which a dry run prints.",
         )
-        add_using(parser)
-        add_json(parser)
+        parser.using()
+        parser.json()
 
     def handle(self, printer: Printer, options: dict[str, Any]) -> int:
         _refuse_odd(options)

@@ -6,8 +6,9 @@ from argparse import SUPPRESS, _SubParsersAction
 from importlib.resources import files
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand
 
+from ..arguments import Parser
 from ..output import Printer
 
 _FILES = files("django_redislock.management").joinpath("completion")
@@ -17,7 +18,7 @@ _FILES = files("django_redislock.management").joinpath("completion")
 class Completion:
     help = "Print a script that completes this command in bash or zsh."
 
-    def add_arguments(self, parser: CommandParser) -> None:
+    def add_arguments(self, parser: Parser) -> None:
         parser.add_argument("shell", choices=["bash", "zsh"], help="The shell.")
 
     def handle(self, printer: Printer, options: dict[str, Any]) -> int:

@@ -9,13 +9,13 @@ from itertools import chain
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import CommandError, CommandParser
+from django.core.management.base import CommandError
 
 from ...commands import UNAVAILABLE
 from ...doctor.finding import Finding, Level
 from ...doctor.findings import UNREACHABLE, all_findings
 from ...inspection.words import clean, count
-from ..arguments import WRONG, add_json
+from ..arguments import WRONG, Parser
 from ..output import Printer
 
 _ORDER = list(Level)
@@ -25,7 +25,7 @@ _FAIL_LEVELS = [level.name for level in Level]
 class Doctor:
     help = "Look for present and future problems in the settings and the servers of locks."
 
-    def add_arguments(self, parser: CommandParser) -> None:
+    def add_arguments(self, parser: Parser) -> None:
         parser.add_argument(
             "--using",
             action="append",
@@ -38,7 +38,7 @@ class Doctor:
             default=Level.ERROR.name,
             help=f"The lowest level for which the exit code is {WRONG}; by default ERROR.",
         )
-        add_json(parser)
+        parser.json()
 
     def handle(self, printer: Printer, options: dict[str, Any]) -> int:
         # UNREACHABLE can't be silenced: nothing is known about a server that can't be reached.

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from django.apps import apps
 from django.core.exceptions import FieldDoesNotExist, FieldError
-from django.core.management.base import CommandError, CommandParser
+from django.core.management.base import CommandError
 from django.db import DEFAULT_DB_ALIAS, connections, models
 
 from ...base.servers import aliases_of
@@ -28,7 +28,7 @@ from ...settings import conf
 from ...settings.validators import validate_using
 from ...transport.ports import SyncPort
 from ...transport.server import server_of
-from ..arguments import USAGE, add_json, add_using, command_line
+from ..arguments import USAGE, Parser, command_line
 from ..output import Printer
 
 FIELD = "fencing_token"
@@ -50,7 +50,7 @@ class Fence:
         "Without --yes it only says what it would do."
     )
 
-    def add_arguments(self, parser: CommandParser) -> None:
+    def add_arguments(self, parser: Parser) -> None:
         parser.add_argument(
             "name",
             metavar="NAME",
@@ -73,15 +73,14 @@ class Fence:
             default=DEFAULT_DB_ALIAS,
             help="The database of the rows; by default the default database.",
         )
-        parser.add_argument("--yes", action="store_true", help="Do it.")
-        parser.add_argument(
+        parser.yes()
+        parser.flag(
             "--force",
-            action="store_true",
-            help="Also a token that is more than a day ahead of the clock of Redis. Such tokens "
+            "Also a token that is more than a day ahead of the clock of Redis. Such tokens "
             "can't be lowered again.",
         )
-        add_using(parser)
-        add_json(parser)
+        parser.using()
+        parser.json()
 
     def handle(self, printer: Printer, options: dict[str, Any]) -> int:
         if (options["model"] is None) == (options["above"] is None):

@@ -7,14 +7,14 @@ from itertools import chain
 from operator import attrgetter
 from typing import Any
 
-from django.core.management.base import CommandError, CommandParser
+from django.core.management.base import CommandError
 
 from ...base import label
 from ...inspection.sheet import RUNS, Column
 from ...inspection.words import NOTHING, clean, count, instant, since, unattended, until
 from ...periodic.report import JobInfo, JobState, Ledger, silent_for
 from ...primitives.ledger import RunOutcome
-from ..arguments import NO_JOBS, USAGE, WRONG, add_by, add_json, job_of_name, operator
+from ..arguments import NO_JOBS, USAGE, WRONG, Parser, job_of_name, operator
 from ..output import Cell, Printer
 
 _MARKS = {
@@ -53,19 +53,16 @@ class Jobs:
         f"a mark, the newest at the end: {_LEGEND}."
     )
 
-    def add_arguments(self, parser: CommandParser) -> None:
+    def add_arguments(self, parser: Parser) -> None:
         parser.add_argument("job", metavar="JOB", nargs="?", help="Show the runs of this job.")
-        parser.add_argument(
-            "--overdue",
-            action="store_true",
-            help="Only jobs that no scheduler runs; if there are any, the exit code is 1.",
+        parser.flag(
+            "--overdue", "Only jobs that no scheduler runs; if there are any, the exit code is 1."
         )
-        parser.add_argument(
+        parser.flag(
             "--failing",
-            action="store_true",
-            help="Only jobs whose last run failed or was lost; the exit code is 1 then, too.",
+            "Only jobs whose last run failed or was lost; the exit code is 1 then, too.",
         )
-        add_json(parser)
+        parser.json()
 
     def handle(self, printer: Printer, options: dict[str, Any]) -> int:
         wanted = {state for term, state in _FILTERS.items() if options[term]}
@@ -132,9 +129,9 @@ def _sheet(info: JobInfo, printer: Printer) -> Iterator[str]:
     yield from printer.table(RUNS, info.runs)
 
 
-def _add_jobs(parser: CommandParser) -> None:
+def _add_jobs(parser: Parser) -> None:
     parser.add_argument("jobs", metavar="JOB", nargs="*", help="The jobs.")
-    parser.add_argument("--all", action="store_true", help="All jobs.")
+    parser.flag("--all", "All jobs.")
 
 
 def _names(ledger: Ledger, options: dict[str, Any]) -> list[str]:
@@ -149,12 +146,12 @@ def _names(ledger: Ledger, options: dict[str, Any]) -> list[str]:
 class Pause:
     help = "Pause periodic jobs: their ticks are skipped. Jobs that are running finish."
 
-    def add_arguments(self, parser: CommandParser) -> None:
+    def add_arguments(self, parser: Parser) -> None:
         _add_jobs(parser)
         parser.add_argument(
             "--reason", metavar="TEXT", type=label.clean, required=True, help="Why."
         )
-        add_by(parser)
+        parser.by()
 
     def handle(self, printer: Printer, options: dict[str, Any]) -> int:
         ledger, by = Ledger(), options["by"] or operator()
@@ -167,7 +164,7 @@ class Pause:
 class Resume:
     help = "Resume periodic jobs, from the next tick."
 
-    def add_arguments(self, parser: CommandParser) -> None:
+    def add_arguments(self, parser: Parser) -> None:
         _add_jobs(parser)
 
     def handle(self, printer: Printer, options: dict[str, Any]) -> int:

@@ -11,8 +11,6 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
-from django.core.management.base import CommandParser
-
 from ...base.exceptions import LockError, LockUnavailable
 from ...commands import UNAVAILABLE
 from ...doctor.finding import Level
@@ -23,9 +21,7 @@ from ...inspection.tasks import Stage, names
 from ...inspection.words import clean, count, instant
 from ..arguments import (
     WRONG,
-    add_limit,
-    add_output,
-    add_using,
+    Parser,
     command_line,
     interval_argument,
     limit_argument,
@@ -42,7 +38,7 @@ _AROUND = 6
 """Lines of a screen without a lock: up to three above, the titles, the totals, one to spare."""
 
 
-def add_filters(parser: CommandParser) -> None:
+def add_filters(parser: Parser) -> None:
     parser.add_argument(
         "--pattern",
         default="*",
@@ -61,10 +57,9 @@ def add_filters(parser: CommandParser) -> None:
         default="",
         help="Only locks of owners that begin with this: 'web3:', 'web3:26138:'.",
     )
-    parser.add_argument(
+    parser.flag(
         "--foreign",
-        action="store_true",
-        help="Also values of other programs under our prefix; reads all keys of the database.",
+        "Also values of other programs under our prefix; reads all keys of the database.",
     )
     parser.add_argument(
         "--sort",
@@ -73,9 +68,9 @@ def add_filters(parser: CommandParser) -> None:
         metavar="ORDER",
         help=f"Sort by {', '.join(ORDERS)}; by default urgency: trouble first.",
     )
-    add_limit(parser, "locks")
-    add_using(parser)
-    add_output(parser)
+    parser.limit("locks")
+    parser.using()
+    parser.output()
 
 
 def matching(where: Listing, options: dict[str, Any], limit: int | None) -> Page:
@@ -118,7 +113,7 @@ def as_lines(page: Page, printer: Printer, *, wide: bool = False) -> Iterator[st
 class List:
     help = "List the locks that are held."
 
-    def add_arguments(self, parser: CommandParser) -> None:
+    def add_arguments(self, parser: Parser) -> None:
         add_filters(parser)
 
     def handle(self, printer: Printer, options: dict[str, Any]) -> int:
@@ -164,7 +159,7 @@ def _what_is_wrong(using: str) -> Iterator[str]:
 class Watch:
     help = "Show the list, and refresh it until Ctrl-C."
 
-    def add_arguments(self, parser: CommandParser) -> None:
+    def add_arguments(self, parser: Parser) -> None:
         add_filters(parser)
         parser.add_argument(
             "--interval",

@@ -7,17 +7,17 @@ from argparse import ArgumentTypeError
 from types import FrameType
 from typing import Any
 
-from django.core.management.base import CommandError, CommandParser
+from django.core.management.base import CommandError
 
 from ...commands import UNAVAILABLE
-from ..arguments import WRONG
+from ..arguments import WRONG, Parser
 from ..output import Printer
 
 
 class Metrics:
     help = "Write the locks and jobs of the whole fleet in Prometheus' text format, or serve them."
 
-    def add_arguments(self, parser: CommandParser) -> None:
+    def add_arguments(self, parser: Parser) -> None:
         parser.add_argument(
             "--serve",
             metavar="[HOST]:PORT",

@@ -7,14 +7,14 @@ from argparse import ArgumentTypeError
 from datetime import timedelta
 from typing import Any
 
-from django.core.management.base import CommandError, CommandParser
+from django.core.management.base import CommandError
 from django.db import connections, router
 from django.db.models import Count, Min, Q
 from django.utils import timezone
 
 from ...inspection.words import count
 from ...locks import in_transaction
-from ..arguments import USAGE, add_json, command_line
+from ..arguments import USAGE, Parser, command_line
 from ..output import Printer
 
 BATCH = 500
@@ -37,7 +37,7 @@ class Records:
         "idempotent_view(store='db'), or delete the old ones. Without --delete nothing is deleted."
     )
 
-    def add_arguments(self, parser: CommandParser) -> None:
+    def add_arguments(self, parser: Parser) -> None:
         parser.add_argument(
             "--older-than",
             metavar="AGE",
@@ -45,10 +45,10 @@ class Records:
             help="Only records that were changed last before that: 30d, 12h, 90m.",
         )
         delete = "Delete them, 500 at a time. The work of a deleted record may be done again."
-        parser.add_argument("--delete", action="store_true", help=delete)
+        parser.flag("--delete", delete)
         what = "An alias of DATABASES; by default the one to which records are written."
         parser.add_argument("--database", choices=list(connections), help=what)
-        add_json(parser)
+        parser.json()
 
     def handle(self, printer: Printer, options: dict[str, Any]) -> int:
         age, delete = options["older_than"], options["delete"]

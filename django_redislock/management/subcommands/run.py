@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import BaseCommand, CommandError
 
 from ...base.exceptions import LeaseLost, LockNotAcquired, LockUnavailable
 from ...commands import ARGUMENTS, BUSY, LOST, ttl_argument, wait_argument
@@ -20,7 +20,7 @@ from ...inspection.waiting_line import waiting_line
 from ...lease.lease import Lease
 from ...lease.lock import Lock
 from ...locks.decorate import acquire
-from ..arguments import MISCONFIGURED, name_argument, number_argument, seconds_argument
+from ..arguments import MISCONFIGURED, Parser, number_argument, seconds_argument
 from ..events import ENDING, FROM_TERMINAL, PASSED_ON, Events, Interrupted, require_main_thread
 from ..output import Printer
 
@@ -135,10 +135,10 @@ NOT_EXECUTABLE = 126
 class Run:
     help = "Run a program while holding a lock; for cron and deploy scripts."
 
-    def add_arguments(self, parser: CommandParser) -> None:
+    def add_arguments(self, parser: Parser) -> None:
         parser.usage = "%(prog)s NAME [options] -- program [argument ...]"
         parser.set_defaults(program=[])  # marks a subcommand that takes a program
-        parser.add_argument("name", metavar="NAME", type=name_argument, help="What to lock.")
+        parser.name("What to lock.")
         parser.add_argument(
             "--wait",
             type=wait_argument,

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from typing import Any
 
-from django.core.management.base import CommandParser
-
 from ...base.servers import aliases_of
 from ...inspection import SHARED, UNREADABLE, Inspector, LockInfo, Past, State, WaiterInfo
 from ...inspection.facts import NoteInfo, groups
@@ -18,18 +16,7 @@ from ...inspection.story import free_story, kind, silent, story
 from ...inspection.tasks import TASKS, TasksInfo, tasks_of
 from ...inspection.words import clean, count, duration, instant
 from ...settings.conf import Setting
-from ..arguments import (
-    FREE,
-    add_json,
-    add_limit,
-    add_output,
-    add_server,
-    add_using,
-    command_line,
-    find,
-    listing,
-    name_argument,
-)
+from ..arguments import FREE, Parser, command_line, find, listing
 from ..output import STYLES, Printer
 
 _ALL = 100_000
@@ -168,11 +155,11 @@ def _similar(name: str, options: dict[str, Any]) -> list[str]:
 class Show:
     help = "Show one lock: its holders, its waiters, its past and its settings."
 
-    def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("name", metavar="NAME", type=name_argument, help="The lock.")
-        add_limit(parser, "waiters")
-        add_using(parser)
-        add_output(parser)
+    def add_arguments(self, parser: Parser) -> None:
+        parser.name()
+        parser.limit("waiters")
+        parser.using()
+        parser.output()
 
     def handle(self, printer: Printer, options: dict[str, Any]) -> int:
         report = _Report.of(options)
@@ -186,10 +173,10 @@ class ForgetNote:
         "it shows the note."
     )
 
-    def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("name", metavar="NAME", type=name_argument, help="The lock.")
-        parser.add_argument("--yes", action="store_true", help="Do it.")
-        add_server(parser)
+    def add_arguments(self, parser: Parser) -> None:
+        parser.name()
+        parser.yes()
+        parser.server()
         parser.set_defaults(cache_locks=False)
 
     def handle(self, printer: Printer, options: dict[str, Any]) -> int:
@@ -215,9 +202,9 @@ class ForgetNote:
 class Config:
     help = "Show the settings of a lock, and where each comes from."
 
-    def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("name", metavar="NAME", type=name_argument, help="The lock.")
-        add_json(parser)
+    def add_arguments(self, parser: Parser) -> None:
+        parser.name()
+        parser.json()
 
     def handle(self, printer: Printer, options: dict[str, Any]) -> int:
         found = settings_of(options["name"])

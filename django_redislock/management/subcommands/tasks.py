@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from django.core.management.base import CommandError, CommandParser
+from django.core.management.base import CommandError
 
 from ...base.exceptions import LockError
 from ...base.servers import aliases_of
@@ -24,13 +24,9 @@ from ..arguments import (
     FREE,
     PLACEHOLDER,
     USAGE,
-    add_by,
-    add_json,
-    add_server,
+    Parser,
     command_line,
-    name_argument,
     operator,
-    reason_argument,
     using_of,
 )
 from ..output import Printer
@@ -41,9 +37,9 @@ EVERY = 60.0
 """Seconds between two sweeps of `runperiodic`."""
 
 
-def _add_name(parser: CommandParser, help: str) -> None:
-    parser.add_argument("name", metavar="NAME", nargs="?", type=name_argument, help=help)
-    add_server(parser)
+def _add_name(parser: Parser, help: str) -> None:
+    parser.name(help, nargs="?")
+    parser.server()
 
 
 def _found(options: dict[str, Any]) -> list[TasksInfo]:
@@ -61,15 +57,15 @@ class Tasks:
         "--drop-claim: forget the task that waits; without --yes it says what that does."
     )
 
-    def add_arguments(self, parser: CommandParser) -> None:
+    def add_arguments(self, parser: Parser) -> None:
         _add_name(parser, "Show the tasks of this name.")
-        add_json(parser)
+        parser.json()
         what = "Let the next call be queued, although one is: for a queue that was purged."
-        parser.add_argument("--drop-claim", action="store_true", help=what)
-        parser.add_argument("--yes", action="store_true", help="Do it.")
+        parser.flag("--drop-claim", what)
+        parser.yes()
         why = "The reason. Needed with --yes."
-        parser.add_argument("--reason", metavar="TEXT", type=reason_argument, help=why)
-        add_by(parser)
+        parser.reason(why)
+        parser.by()
 
     def handle(self, printer: Printer, options: dict[str, Any]) -> int:
         named, dropping = options["name"] is not None, options["drop_claim"]
@@ -150,7 +146,7 @@ class Sweep:
         "runperiodic does so once a minute."
     )
 
-    def add_arguments(self, parser: CommandParser) -> None:
+    def add_arguments(self, parser: Parser) -> None:
         _add_name(parser, "Only this name.")
 
     def handle(self, printer: Printer, options: dict[str, Any]) -> int:
