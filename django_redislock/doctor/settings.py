@@ -370,27 +370,24 @@ def _meant(unused: list[str], made: list[str]) -> str:
 def overlap(one: str, other: str) -> bool:
     """Return whether a name can match both patterns. Brackets count as any character."""
     left, right = [*_tokens(one), ""], [*_tokens(other), ""]
-    # From both ends: does any name match both what is left of the one and what is left of the
-    # other?
-    below = [False] * len(right)
-    for here in reversed(left):
-        row = [False] * (len(right) + 1)
-        for column in range(len(right) - 1, -1, -1):
-            there = right[column]
-            if here == "*":  # it matches nothing, or also the token there
-                row[column] = below[column] or row[column + 1]
-            elif there == "*":
-                row[column] = row[column + 1] or (bool(here) and below[column])
-            elif here and there:
-                row[column] = _same(here, there) and below[column + 1]
-            else:
-                row[column] = here == there
-        below = row
-    return below[0]
-
-
-def _same(here: str, there: str) -> bool:
-    return here == there or "?" in (here, there)
+    # Does any name match both what is left of the one and what is left of the other?
+    todo, seen = [(0, 0)], set[tuple[int, int]]()
+    while todo:
+        at = i, j = todo.pop()
+        here, there = left[i], right[j]
+        if not here and not there:
+            return True
+        if at in seen:
+            continue
+        seen.add(at)
+        # A star matches nothing, or also the token there.
+        if here == "*" or (there == "*" and here):
+            todo.append((i + 1, j))
+        if there == "*" or (here == "*" and there):
+            todo.append((i, j + 1))
+        if here == there or (here and there and "?" in (here, there)):
+            todo.append((i + 1, j + 1))
+    return False
 
 
 def _tokens(pattern: str) -> Iterator[str]:
