@@ -11,7 +11,7 @@ from django.test import override_settings
 from django_redis.pool import ConnectionFactory
 
 from django_redislock.doctor.finding import Finding
-from django_redislock.doctor.findings import deployment_findings
+from django_redislock.doctor.rules import deployment_findings
 from django_redislock.doctor.settings import job_findings, settings_findings, usage_findings
 from django_redislock.periodic import job as registry
 from django_redislock.settings import naming

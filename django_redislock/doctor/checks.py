@@ -40,7 +40,7 @@ def check_jobs(**_: Any) -> list[checks.CheckMessage]:
 
 def check_deployment(**_: Any) -> list[checks.CheckMessage]:
     """Check what matters in production. Each server is asked."""
-    from .findings import deployment_findings
+    from .rules import deployment_findings
 
     return _messages(deployment_findings())
 

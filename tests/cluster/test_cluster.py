@@ -32,7 +32,7 @@ from django_redislock import (
 )
 from django_redislock.base.tokens import word
 from django_redislock.client import Lock
-from django_redislock.doctor.findings import server_findings
+from django_redislock.doctor.rules import server_findings
 from django_redislock.inspection import Inspector, Kind, State
 from django_redislock.lease.watchdog import watchdog
 from django_redislock.primitives.contract import run

@@ -34,7 +34,7 @@ from django_redislock import (
     single_flight,
 )
 from django_redislock.contrib.prometheus.fleet import Fleet
-from django_redislock.doctor.findings import server_findings
+from django_redislock.doctor.rules import server_findings
 from django_redislock.inspection import Inspector, Kind
 from django_redislock.lease.watchdog import watchdog
 from django_redislock.periodic import Ledger, RunOutcome, periodic

@@ -13,7 +13,7 @@ from django.core.management.base import CommandError
 
 from ...commands import UNAVAILABLE
 from ...doctor.finding import Finding, Level
-from ...doctor.findings import UNREACHABLE, all_findings
+from ...doctor.rules import UNREACHABLE, all_findings
 from ...inspection.words import clean, count
 from ..arguments import WRONG, Parser
 from ..output import Printer

@@ -14,7 +14,7 @@ from typing import Any
 from ...base.exceptions import LockError, LockUnavailable
 from ...commands import UNAVAILABLE
 from ...doctor.finding import Level
-from ...doctor.findings import UNREACHABLE, server_findings
+from ...doctor.rules import UNREACHABLE, server_findings
 from ...inspection import ORDERS, WORST_FIRST, Listing, Page, State
 from ...inspection.sheet import LOCKS
 from ...inspection.tasks import Stage, names
