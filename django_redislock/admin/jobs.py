@@ -325,12 +325,6 @@ class JobActions(LiveAdmin):
 logger = logging.getLogger("django_redislock")
 
 
-class JobStateFilter(FieldFilter):
-    title = _("state")
-    parameter_name = "state"
-    names = JOB_STATES
-
-
 class PeriodicJobAdmin(JobActions):
     list_display = (
         name_and_plan,
@@ -338,7 +332,7 @@ class PeriodicJobAdmin(JobActions):
         last_runs,
         upcoming,
     )
-    list_filter = (JobStateFilter,)
+    list_filter = (FieldFilter.of(_("state"), "state", JOB_STATES),)
     search_fields = ("name", "plan", "error")
 
     def get_model_perms(self, request: HttpRequest) -> dict[str, bool]:

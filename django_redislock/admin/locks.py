@@ -163,29 +163,6 @@ MOST_LOCKS = 10_000
 urgent ones."""
 
 
-class StateFilter(FieldFilter):
-    title = _("state")
-    parameter_name = "state"
-    names = [(state.value, dict(STATES)[state]) for state in WORST_FIRST]
-
-
-class ContendedFilter(FieldFilter):
-    title = _("waiters")
-    parameter_name = "contended"
-    names = [("True", _("some")), ("False", _("none"))]
-
-
-class KindFilter(FieldFilter):
-    title = _("kind")
-    parameter_name = "kind"
-    names = KINDS
-
-
-class HostFilter(FieldFilter):
-    title = _("host")
-    parameter_name = "host"
-
-
 class CacheFilter(FieldFilter):
     title = _("cache")
     parameter_name = "using"
@@ -217,10 +194,10 @@ class ForeignFilter(admin.SimpleListFilter):
 
 class LockAdmin(ClearPages):
     list_filter = (
-        StateFilter,
-        ContendedFilter,
-        KindFilter,
-        HostFilter,
+        FieldFilter.of(_("state"), "state", [(its, dict(STATES)[its]) for its in WORST_FIRST]),
+        FieldFilter.of(_("waiters"), "contended", [("True", _("some")), ("False", _("none"))]),
+        FieldFilter.of(_("kind"), "kind", KINDS),
+        FieldFilter.of(_("host"), "host"),
         CacheFilter,
         ForeignFilter,
     )

@@ -6,7 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from django.contrib import admin
 from django.contrib.admin.models import CHANGE, LogEntry
@@ -258,6 +258,11 @@ class FieldFilter(admin.SimpleListFilter):
 
     names: Sequence[tuple[str, Any]] = ()
     """The possible values and their names; by default the values of the rows."""
+
+    @classmethod
+    def of(cls, title: Any, parameter: str, names: Sequence[tuple[str, Any]] = ()) -> type[Self]:
+        given = {"title": title, "parameter_name": parameter, "names": names}
+        return type(f"{parameter}_filter", (cls,), given)
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Any:
         if self.names:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from ..base.exceptions import LockError, LockUnavailable
@@ -33,7 +33,7 @@ class Target:
     """A lock to clear."""
 
     name: str
-    inspector: Inspector | RedlockInspector
+    inspector: Inspector | RedlockInspector = field(repr=False)
     lock: LockInfo | None
     """The lock with the holders that the operator saw; None: it was free."""
     outcome: ClearOutcome = ClearOutcome.NOT_ASKED

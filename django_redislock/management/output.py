@@ -124,8 +124,7 @@ def as_json(value: Any) -> Any:
 
 def _fields(thing: Any) -> dict[str, Any]:
     found = {field.name: getattr(thing, field.name) for field in fields(thing) if field.repr}
-    if "why" in found:
-        found["why"] = found["why"] or None
+    found |= {name: found[name] or None for name in ("why", "error") if name in found}
     if isinstance(thing, LockInfo | HolderInfo):
         found.pop("holder", None)
         found |= {**thing.holder._asdict(), "ttl": thing.ttl}

@@ -262,15 +262,7 @@ class _Clearing:
             "by": self._by,
             "reason": self._reason or None,
             "as_of": self._options["as_of"] or seen_at(locks),
-            "items": [
-                {
-                    "name": target.name,
-                    "outcome": target.outcome,
-                    "error": target.error or None,
-                    "lock": target.lock,
-                }
-                for target in self._targets
-            ],
+            "items": self._targets,
         }
 
 

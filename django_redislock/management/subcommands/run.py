@@ -15,7 +15,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from ...base.exceptions import LeaseLost, LockNotAcquired, LockUnavailable
-from ...commands import ARGUMENTS, BUSY, LOST, ttl_argument, wait_argument
+from ...commands import ARGUMENTS, BUSY, LOST
 from ...inspection.waiting_line import waiting_line
 from ...lease.lease import Lease
 from ...lease.lock import Lock
@@ -139,28 +139,9 @@ class Run:
         parser.usage = "%(prog)s NAME [options] -- program [argument ...]"
         parser.set_defaults(program=[])  # marks a subcommand that takes a program
         parser.name("What to lock.")
-        parser.add_argument(
-            "--wait",
-            type=wait_argument,
-            default=SUPPRESS,
-            metavar="SECONDS",
-            help="How long to wait for the lock; 0: try once; or: forever. "
-            "The default is in the settings.",
-        )
-        parser.add_argument(
-            "--ttl",
-            type=ttl_argument,
-            default=SUPPRESS,
-            metavar="SECONDS",
-            help="How long the lock outlives a crash. It is renewed while the program runs.",
-        )
-        parser.add_argument(
-            "--at-least-for",
-            type=seconds_argument,
-            default=0.0,
-            metavar="SECONDS",
-            help="Hold the lock for at least this long, even if the program ends sooner.",
-        )
+        for term in ("wait", "ttl", "at_least_for", "unavailable"):
+            option = f"--{term.replace('_', '-')}"
+            parser.add_argument(option, default=SUPPRESS, **ARGUMENTS[term])
         parser.add_argument(
             "--conflict-exit-code",
             type=number_argument(0, 255),
@@ -168,7 +149,6 @@ class Run:
             metavar="CODE",
             help=f"The exit code if somebody else has the lock; by default {BUSY}.",
         )
-        parser.add_argument("--unavailable", default=SUPPRESS, **ARGUMENTS["unavailable"])
         parser.add_argument(
             "--kill-after",
             type=seconds_argument,
@@ -205,7 +185,7 @@ class Run:
             with ExitStack() as stack:
                 with waiting_line(lock, command.stderr, quiet=not options["verbosity"]):
                     lease = stack.enter_context(acquire(lock))
-                until = time.monotonic() + options["at_least_for"]
+                until = time.monotonic() + options.get("at_least_for", 0.0)
                 events.collect()
                 run = _Guarded(options["program"], lease, events, command)
                 code = run.to_its_end(options["kill_after"])
