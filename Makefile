@@ -8,6 +8,9 @@ VENV := .venv
 # Each worker starts a Redis of its own.
 PARALLEL := -n auto --dist worksteal
 
+# Else each worker compiles all tests anew, and each process that a test starts the whole package.
+unexport PYTHONDONTWRITEBYTECODE
+
 RUN := $(VENV)/bin/python
 INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check
 

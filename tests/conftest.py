@@ -50,15 +50,22 @@ def redis(redis_server: RedisServer) -> Iterator[Redis]:
         yield client
 
 
+@pytest.fixture(scope="session")
+def _sweeper(redis_server: RedisServer) -> Iterator[Redis]:
+    """A client for all tests: to connect costs more than many a test."""
+    with Redis.from_url(redis_server.url) as client:
+        yield client
+
+
 @pytest.fixture(autouse=True)
-def _no_locks_left(redis: Redis) -> None:
+def _no_locks_left(_sweeper: Redis) -> None:
     """Begin each test without any key of ours.
 
     One rule for a private and for an external server, so never FLUSHALL: the keys of others stay.
     """
-    keys = list(redis.scan_iter(match="redislock*", count=1000))
+    keys = list(_sweeper.scan_iter(match="redislock*", count=1000))
     if keys:
-        redis.delete(*keys)
+        _sweeper.delete(*keys)
 
 
 @pytest.fixture(autouse=True)
@@ -128,6 +135,13 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 SLOW = ("browser", "cluster", "faults", "peers", "servers", "upgrade")
 """Folders of tests that `make test` leaves to `make check`."""
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import none of these folders for tests that are not slow: half of all tests are in them."""
+    if config.option.markexpr != "not slow" or collection_path == TESTS:
+        return None
+    return collection_path.relative_to(TESTS).parts[0] in SLOW or None
 
 
 @pytest.hookimpl(tryfirst=True)
