@@ -385,9 +385,9 @@ def test_nonsense_where_messages_come(server: Server, message: str) -> None:
     server.free = False
     server.message = MESSAGES[message]
     with pytest.raises(LockNotAcquired):
-        enter(redis_lock("shapes", wait=0.2))
+        enter(redis_lock("shapes", wait=0.1))
     with pytest.raises(LockNotAcquired):
-        asyncio.run(aenter(redis_lock("shapes", wait=0.2)))
+        asyncio.run(aenter(redis_lock("shapes", wait=0.1)))
 
 
 def test_it_is_said_which_script(server: Server) -> None:

@@ -39,7 +39,7 @@ def stolen(api: Api, **options: Any) -> Any:
 def held() -> Any:
     """A lease of another thread."""
     with ThreadPoolExecutor(1) as other:
-        yield other.submit(redis_lock("job").acquire).result()
+        yield other.submit(redis_lock("job", ttl=3).acquire).result()
 
 
 def test_from_a_holder(api: Api, held: Any, redis: Redis) -> None:

@@ -7,6 +7,7 @@ import gettext
 import json
 import pickle
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -64,6 +65,7 @@ def entries(language: str) -> list[Entry]:
     return found
 
 
+@cache
 def marked() -> set[tuple[str, str | None]]:
     """Every text that code and templates mark, and its plural."""
     sources = [path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py")]

@@ -390,7 +390,7 @@ class TestReplacing:
         heir.release()
         assert not redis.exists(LOCK)
 
-    def test_a_coroutine(self, make: Make, now: Now, redis: Redis) -> None:
+    def test_a_coroutine(self, make: Make, now: Now, settings: Any) -> None:
         """It is cancelled."""
         told: list[str] = []
 
@@ -415,6 +415,7 @@ class TestReplacing:
             return lost
 
         begun, tick = asyncio.Event(), now()
+        settings.REDISLOCK = {"TTL": 3}
         its = make(job, overlap="replace")
         asyncio.run(both())
         assert told == ["cancelled"]

@@ -96,8 +96,9 @@ def backends(database: None) -> Iterator[None]:
 
 @pytest.fixture(
     scope="module",
+    # One that has a broker and one that has none are enough for each change.
     params=[
-        pytest.param(name, marks=pytest.mark.slow if name == "celery-prefork" else ())
+        pytest.param(name, marks=() if name in ("celery", "django-tasks-db") else pytest.mark.slow)
         for name in QUEUES
     ],
 )

@@ -356,6 +356,7 @@ def test_a_rollback_frees_the_name(reindex: Task, inner: bool, redis: Redis) -> 
     assert len(reindex.backlog.messages) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_a_long_transaction_keeps_its_claim(
     reindex: Task, redis: Redis, monkeypatch: pytest.MonkeyPatch

@@ -190,6 +190,9 @@ DJANGO = [
 ]
 REST_FRAMEWORK = [api_class, api_method, api_function, api_view_set]
 FORMS = DJANGO + REST_FRAMEWORK
+SOME = [function, coroutine, api_class]
+"""For tests of what does not depend on how a decorator gets at a view: one that is synchronous,
+one that is not, and one of another framework."""
 TWICE = [
     *map(twice, FORMS),
     child_and_parent,

@@ -35,14 +35,15 @@ from django_redislock.views import idempotency, idempotent_view, lock_view
 from tests.models import Shop
 from tests.test_decorators import held_elsewhere
 from tests.views import forms
-from tests.views.forms import CLIENTS, DJANGO, REST_FRAMEWORK, at_root, wsgi
+from tests.views.forms import CLIENTS, FORMS, REST_FRAMEWORK, SOME, at_root, wsgi
 from tests.waiting import PATIENCE, eventually
 
 Form = Callable[..., Any]
 Ask = Callable[..., Any]
 
 by_name = {"ids": lambda one: one.__name__}
-every_form = pytest.mark.parametrize("form", DJANGO + REST_FRAMEWORK, **by_name)
+every_form = pytest.mark.parametrize("form", FORMS, **by_name)
+some_forms = pytest.mark.parametrize("form", SOME, **by_name)
 every_client = pytest.mark.parametrize("ask", CLIENTS, **by_name)
 on_sqlite = pytest.mark.django_db(transaction=True, databases=["default", "other"])
 
@@ -94,7 +95,7 @@ class TestOnce:
         assert first.content == second.content == b"run 1"
         assert second.headers["Idempotent-Replayed"] == "true"
 
-    @every_form
+    @some_forms
     @every_client
     def test_another_payload(self, form: Form, ask: Ask) -> None:
         """The same key can't be used for something else."""
@@ -105,7 +106,7 @@ class TestOnce:
         assert (response.status_code, body.runs) == (422, 1)
         assert response.headers["Cache-Control"] == "no-store"
 
-    @every_form
+    @some_forms
     @every_client
     def test_while_it_runs(self, form: Form, ask: Ask) -> None:
         """A request with the same key receives 409 while the first one runs."""
@@ -216,7 +217,7 @@ class TestKey:
                 assert post(key=key).status_code == 201
         assert body.runs == 1
 
-    @every_form
+    @some_forms
     @every_client
     def test_required_and_missing(self, form: Form, ask: Ask) -> None:
         """Without a required key, a request receives 400 with the reason."""
@@ -333,7 +334,7 @@ class TestWhose:
         assert other.cookies["login"].value == "Bearer B"
         assert (again.content, again.cookies["login"].value) == (first.content, "Bearer A")
 
-    @every_form
+    @some_forms
     @every_client
     def test_of_nobody(
         self, form: Form, ask: Ask, caplog: pytest.LogCaptureFixture, settings: Any
@@ -422,7 +423,7 @@ class TestWhose:
 class TestAfterwards:
     """Once the first request has been carried out, its response is available at once."""
 
-    @every_form
+    @some_forms
     @every_client
     def test_nobody_needs_the_lock(self, form: Form, ask: Ask, redis: Redis) -> None:
         """Replays don't take the lock, so simultaneous requests don't hinder each other."""
@@ -514,7 +515,7 @@ class TestNotKept:
         assert body.runs == 1
         return again
 
-    @every_form
+    @some_forms
     @every_client
     def test_something_that_json_has_not(
         self, form: Form, ask: Ask, caplog: pytest.LogCaptureFixture
@@ -921,7 +922,7 @@ class TestTransactions:
 
 
 class TestRedisAway:
-    @every_form
+    @some_forms
     @every_client
     def test_before(self, form: Form, ask: Ask, settings: Any) -> None:
         """No view runs whose response could not be recorded."""

@@ -28,7 +28,7 @@ from tests.caches import caches, entry
 from tests.operations.calling import AWAY
 from tests.test_decorators import held_elsewhere
 from tests.views import forms
-from tests.views.forms import CLIENTS, DJANGO, FORMS, REST_FRAMEWORK, TWICE, at_root, ok, wsgi
+from tests.views.forms import CLIENTS, FORMS, REST_FRAMEWORK, SOME, TWICE, at_root, ok, wsgi
 from tests.waiting import PATIENCE, eventually
 
 Form = Callable[..., Any]
@@ -36,6 +36,7 @@ Ask = Callable[..., Any]
 
 by_name = {"ids": lambda one: one.__name__}
 every_form = pytest.mark.parametrize("form", FORMS, **by_name)
+some_forms = pytest.mark.parametrize("form", SOME, **by_name)
 every_client = pytest.mark.parametrize("ask", CLIENTS, **by_name)
 
 PROBLEM = "application/problem+json"
@@ -73,7 +74,7 @@ class TestHolding:
         [(busy, 409, "1"), (away, 503, "5")],
         ids=["busy", "Redis is away"],
     )
-    @every_form
+    @some_forms
     @every_client
     def test_without_the_lock(
         self, form: Form, ask: Ask, state: Any, status: int, hint: str
@@ -87,7 +88,7 @@ class TestHolding:
         assert response.headers["Cache-Control"] == "no-store"
         assert not ran
 
-    @every_form
+    @some_forms
     @every_client
     def test_unavailable(self, form: Form, ask: Ask, settings: Any) -> None:
         """With "run" the view runs without the lock if Redis is away; "skip" in the settings is
@@ -103,7 +104,7 @@ class TestHolding:
         with away(), at_root(form(lock_view("order:{pk}"), body)):
             assert ask("post").status_code == 503
 
-    @every_form
+    @some_forms
     @every_client
     def test_the_views_own_exception(self, form: Form, ask: Ask, redis: Redis) -> None:
         """The exception comes out as it would without the lock, which is released."""
@@ -116,7 +117,7 @@ class TestHolding:
                 ask("post")
         eventually(lambda: not redis.exists("redislock:{order:7}"))
 
-    @every_form
+    @some_forms
     @every_client
     def test_a_view_without_a_response(self, form: Form, ask: Ask) -> None:
         """Django's own error comes out, which names the view."""
@@ -124,7 +125,7 @@ class TestHolding:
             with pytest.raises(ValueError, match=r"Page|view|page.* returned no HttpResponse"):
                 ask("post")
 
-    @every_form
+    @some_forms
     def test_only_some_methods_lock(self, form: Form) -> None:
         """Other methods run while somebody else holds the lock."""
         with held_elsewhere("order:7"):
@@ -449,8 +450,8 @@ class TestConflict:
         assert b"<h1>Conflict</h1>" in response.content
         assert "could not be rendered" in caplog.text
 
+    @some_forms
     @every_client
-    @pytest.mark.parametrize("form", DJANGO + REST_FRAMEWORK, **by_name)
     def test_an_answer_of_ones_own(self, form: Form, ask: Ask) -> None:
         """`response` is a function of the request and the error, which knows the holder."""
         with held_elsewhere("order:7") as lease:
