@@ -281,48 +281,6 @@ class TestE005:
 class TestE001:
     """The settings can't be understood."""
 
-    def test_all_at_once(self) -> None:
-        """Each mistake is a message of its own, with the place and something to paste."""
-        with configured(
-            TTL="30",
-            TIMEOUT=5,
-            TLL=5,
-            AUTO=True,
-            wait=3,
-            PREFIX="",
-            LOCKS={"a": {"TTL": 0, "WIAT": 1, "RENEW": True}, "b": None, 3: {}},
-        ):
-            messages = static()
-        assert set(ids(messages)) == {"E001"}
-        assert [str(message.msg).partition(": ")[0][:45] for message in messages] == [
-            "REDISLOCK['TTL']",
-            "REDISLOCK has no key 'TIMEOUT'; it has USING,",
-            "REDISLOCK has no key 'TLL'; it has USING, TTL",
-            "REDISLOCK has no key 'AUTO'; it has USING, TT",
-            "REDISLOCK has no key 'wait'; it has USING, TT",
-            "REDISLOCK['PREFIX']",
-            "REDISLOCK['LOCKS']['a']['TTL']",
-            "REDISLOCK['LOCKS']['a'] has no key 'WIAT'; it",
-            "REDISLOCK['LOCKS']['b'] must be a dict, not N",
-            "REDISLOCK['LOCKS'] has the key 3; write a str",
-        ]
-        assert [message.hint for message in messages] == [
-            'REDISLOCK["TTL"] = 30',
-            (
-                'REDISLOCK["TTL"] = REDISLOCK.pop("TIMEOUT")'
-                '  # or "WAIT", if it is for how long to wait for a lock'
-            ),
-            'REDISLOCK["TTL"] = REDISLOCK.pop("TLL")',
-            'del REDISLOCK["AUTO"]',
-            'REDISLOCK["WAIT"] = REDISLOCK.pop("wait")',
-            'REDISLOCK["PREFIX"] = "redislock"',
-            'REDISLOCK["LOCKS"]["a"]["TTL"] = 30',
-            'REDISLOCK["LOCKS"]["a"]["WAIT"] = REDISLOCK["LOCKS"]["a"].pop("WIAT")',
-            'REDISLOCK["LOCKS"]["b"] = {"TTL": 300}',
-            'del REDISLOCK["LOCKS"][3]',
-        ]
-        assert {message.obj for message in messages} == {"REDISLOCK"}
-
     def test_a_kind(self) -> None:
         """What belongs together is looked at together."""
         entry = {"KIND": "semaphore", "LIMIT": 3, "TTL": 60}

@@ -28,12 +28,6 @@ def ids(path: Path) -> str:
     return path.name
 
 
-@pytest.mark.parametrize("path", FILES, ids=ids)
-def test_it_parses(path: Path) -> None:
-    """Each of them is YAML, and says something."""
-    assert isinstance(read(path), dict)
-
-
 @pytest.mark.parametrize("path", WORKFLOWS, ids=ids)
 def test_workflows(path: Path) -> None:
     """They may do no more than they need, end some time, and use actions of one commit each, since

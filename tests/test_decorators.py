@@ -1026,18 +1026,6 @@ class TestReentry:
         assert len(tokens) == 1
         assert not is_held(redis)
 
-    def test_recursion_of_a_coroutine(self, redis: Redis) -> None:
-        """A reentrant coroutine may await itself."""
-
-        @redis_lock("job", reentrant=True)
-        async def factorial(number: int) -> int:
-            result = 1 if number < 2 else number * await factorial(number - 1)
-            assert is_held(redis)
-            return result
-
-        assert asyncio.run(factorial(5)) == 120
-        assert not is_held(redis)
-
     def test_recursion_of_a_generator(self, redis: Redis) -> None:
         """A reentrant generator may run through itself."""
 
@@ -1051,40 +1039,12 @@ class TestReentry:
         assert list(countdown(3)) == [3, 2, 1, 0]
         assert not is_held(redis)
 
-    def test_one_lock_object_nested(self, redis: Redis) -> None:
-        """One object may be entered again; the outermost exit releases."""
-        lock = redis_lock("job", reentrant=True)
-        with lock as outer:
-            with lock as inner:
-                assert inner is outer
-            assert current_lease() is outer
-            assert is_held(redis)
-        assert not is_held(redis)
-
-    async def test_one_lock_object_nested_in_a_task(self, redis: Redis) -> None:
-        """So it is in a task."""
-        lock = redis_lock("job", reentrant=True)
-        async with lock as outer:
-            async with lock as inner:
-                assert inner is outer
-            assert is_held(redis)
-        assert not is_held(redis)
-
     def test_reentrant_is_said_by_the_inner_one(self) -> None:
         """The inner lock has to agree to be part of the outer one, and the outer one needn't."""
         with redis_lock("job", reentrant=True), pytest.raises(LockReentered):
             redis_lock("job").acquire()
         with redis_lock("job"), redis_lock("job", reentrant=True):
             pass
-
-    def test_a_failing_inner_block_keeps_the_outer_one(self, redis: Redis) -> None:
-        """An exception that is caught between two blocks leaves the outer one held."""
-        lock = redis_lock("job", reentrant=True)
-        with lock:
-            with pytest.raises(ZeroDivisionError), lock:
-                raise ZeroDivisionError
-            assert is_held(redis)
-        assert not is_held(redis)
 
     @pytest.mark.parametrize("reentrant", [False, True])
     def test_a_lost_lease_is_no_re_entry(self, redis: Redis, reentrant: bool) -> None:

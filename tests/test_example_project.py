@@ -359,11 +359,6 @@ def good(**changes: Any) -> tuple[Any, Any, list[bool]]:
     return locked, Crash(**{"sales": sales, **values, **changes}), outages
 
 
-def test_the_verdict_on_a_good_run() -> None:
-    """Nothing to say."""
-    verdict(*good())
-
-
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
@@ -381,17 +376,3 @@ def test_the_verdict_on_a_bad_crash(changes: dict[str, Any], sentence: str) -> N
     """Each broken promise has its sentence."""
     with pytest.raises(CommandError, match=rf"^A promise was broken\.\n{re.escape(sentence)}"):
         verdict(*good(**changes))
-
-
-@pytest.mark.parametrize(("orders", "left"), [(101, 0), (99, 0), (99, 1)])
-def test_the_verdict_on_a_bad_round(orders: int, left: int) -> None:
-    """Too many, too few, and not sold out."""
-    locked = Round("with the lock", 100, orders, left, 1.0)
-    with pytest.raises(CommandError, match=f"100 units made {orders} orders, and {left} are left"):
-        verdict(locked, *good()[1:])
-
-
-def test_the_table_does_not_hide_an_accepted_write() -> None:
-    """It is the loudest word there."""
-    locked, crash, _ = good(refused=False)
-    assert "ACCEPTED" in table(locked, locked, crash)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -19,7 +18,6 @@ from django_redislock import (
     LeaseLost,
     LeaseState,
     LockReentered,
-    LockUnavailable,
     redis_lock,
 )
 from django_redislock.base import background
@@ -37,51 +35,6 @@ from tests.waiting import PATIENCE, eventually
 KEY = "redislock:{job}"
 
 
-def test_an_early_release_of_an_inner_block_counts_once(redis: Redis) -> None:
-    """Leaving that block does not release for the outer one as well."""
-    with redis_lock("job") as outer:
-        with redis_lock("job", reentrant=True) as inner:
-            inner.release()
-            outer.check()
-        assert redis.exists(KEY)
-        outer.check()
-    assert not redis.exists(KEY)
-
-
-def test_an_early_release_of_the_outer_block_is_final(redis: Redis) -> None:
-    """The rest of the block runs without it, as was asked for."""
-    with redis_lock("job") as outer:
-        with redis_lock("job", reentrant=True):
-            pass
-        outer.release()
-        assert not redis.exists(KEY)
-        assert outer.state == LeaseState.RELEASED
-
-
-def test_more_releases_than_inner_blocks(redis: Redis) -> None:
-    """The second one gives back what the outer block holds."""
-    with redis_lock("job") as lease:
-        with redis_lock("job", reentrant=True):
-            lease.release()
-            assert redis.exists(KEY)
-            lease.release()
-            assert not redis.exists(KEY)
-
-
-def test_holds_without_blocks_are_counted(redis: Redis) -> None:
-    """Each acquire wants its release, in any mixture with blocks."""
-    lock = redis_lock("job", reentrant=True)
-    first, second = lock.acquire(), lock.acquire()
-    assert first is second
-    with lock:
-        pass
-    with first:
-        assert redis.exists(KEY)
-    assert redis.exists(KEY)
-    first.release()
-    assert not redis.exists(KEY)
-
-
 def test_a_lease_may_be_entered_twice(redis: Redis) -> None:
     """The outer block runs locked to its end."""
     lease = redis_lock("job").acquire()
@@ -93,26 +46,6 @@ def test_a_lease_may_be_entered_twice(redis: Redis) -> None:
     assert not redis.exists(KEY)
     with pytest.raises(LeaseLost, match="released"), lease:
         raise AssertionError("entered")
-
-
-def test_a_lease_belongs_to_the_thread_that_enters_it() -> None:
-    """That one is warned of waiting for itself, and the one that acquired it is not."""
-    lease = redis_lock("job").acquire()
-    entered, leave = threading.Event(), threading.Event()
-
-    def work() -> None:
-        with lease:
-            with pytest.raises(LockReentered):
-                redis_lock("job").acquire(wait=0)
-            entered.set()
-            leave.wait(PATIENCE)
-
-    with ThreadPoolExecutor(1) as thread:
-        working = thread.submit(work)
-        assert entered.wait(PATIENCE)
-        assert redis_lock("job").acquire(wait=0) is None
-        leave.set()
-        working.result(PATIENCE)
 
 
 async def test_cancel_on_lost_cancels_the_task_that_entered(redis: Redis) -> None:
@@ -181,22 +114,6 @@ def test_clear_removes_what_is_no_text(redis: Redis) -> None:
     redis.set(KEY, b"\xff\xfe" * 40)
     assert redis_lock("job").clear(reason="leftover") is not None
     assert not redis.exists(KEY)
-
-
-def test_on_lost_is_for_losses_in_the_block(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Redis is away when a block is left, and stays so until the lease has ended: what the
-    block did was done under the lock, and nobody is alarmed."""
-    told: list[Lease] = []
-
-    async def away(*args: object) -> object:
-        raise LockUnavailable("the cable is cut", doubtful=True)
-
-    with redis_lock("job", ttl=0.3, on_lost=told.append) as lease:
-        monkeypatch.setattr(claims, "release", away)
-    eventually(lambda: lease.state == LeaseState.RELEASED)
-    eventually(lambda: not watchdog(server_of("default"))._to_release)
-    lease.release()
-    assert not told
 
 
 def test_a_renewal_does_not_bring_back_a_lost_lease(redis: Redis) -> None:

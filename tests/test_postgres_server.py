@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import stat
 import subprocess
 import sys
@@ -10,11 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from devtools import postgres_server
 from devtools.postgres_server import (
     NoPostgresServer,
     PostgresServer,
-    PostgresServerError,
     find_postgres,
 )
 from tests.processes import ROOT
@@ -70,32 +67,3 @@ def test_it_ends_with_its_parent(programs: str) -> None:
         parent.kill()
     eventually(lambda: not directory.exists())
     assert not is_running(pid)
-
-
-def test_one_that_does_not_start(programs: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Says why, in its own words, and leaves nothing."""
-    monkeypatch.setattr(
-        postgres_server, "SUPERVISOR", postgres_server.SUPERVISOR.replace("-F", "-c nonsense=1")
-    )
-    server = PostgresServer()
-    with pytest.raises(PostgresServerError, match='unrecognized configuration parameter "nons'):
-        server.start()
-    assert not os.path.exists(server.directory)
-
-
-def test_where_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error says how to get it."""
-    monkeypatch.setattr(postgres_server, "DEBIAN", tmp_path)
-    with pytest.raises(NoPostgresServer, match="apt-get install"):
-        find_postgres(path=str(tmp_path))
-
-
-def test_the_newest_of_debian(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Versions are numbers: 15 is newer than 9."""
-    monkeypatch.setattr(postgres_server, "DEBIAN", tmp_path)
-    for version in ("9", "15", "13"):
-        for program in ("initdb", "pg_ctl"):
-            path = tmp_path / version / "bin" / program
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.touch(mode=0o755)
-    assert find_postgres(path="/nowhere") == str(tmp_path / "15" / "bin")

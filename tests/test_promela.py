@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -96,19 +93,3 @@ def test_every_invariant_can_break() -> None:
     """Each invariant is broken by some fault, so none of them is idle."""
     named = set(model.INVARIANT.findall(model.MODEL.read_text()))
     assert set(FOUND.values()) == named
-
-
-def test_a_violation_is_told() -> None:
-    """The command shows what happened, as short as can be, and ends with 1."""
-    done = subprocess.run(
-        [sys.executable, "-m", "devtools.model", "--fault", "NO_LAST_WORD"],
-        cwd=Path(__file__).parent.parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 1
-    *_, late, verdict = done.stdout.splitlines()
-    assert late.strip() == "a late acquire of client 0 arrives"
-    assert verdict.strip() == f"Here it is violated: {NO_GHOSTS}."
-    assert len(done.stdout.splitlines()) < 20

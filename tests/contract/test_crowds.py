@@ -13,6 +13,8 @@ from django_redislock.transport import inbox
 from tests.contract.api import Api, queued
 from tests.waiting import PATIENCE, eventually
 
+pytestmark = pytest.mark.slow
+
 NAME = "invoice:42"
 KEY = f"redislock:{{{NAME}}}"
 WAITERS = 20

@@ -27,18 +27,6 @@ KEY = "redislock-proxy"
 CHANNEL = "redislock-channel"
 
 
-def test_it_passes_on(client: Redis) -> None:
-    """Without a rule, it is not noticed."""
-    assert client.set(KEY, "x")
-    assert client.get(KEY) == b"x"
-    assert client.mget(KEY, "redislock-none") == [b"x", None]
-    with client.pubsub() as pubsub:
-        pubsub.subscribe(CHANNEL)
-        assert eventually(lambda: pubsub.get_message(timeout=1))["type"] == "subscribe"
-        client.publish(CHANNEL, "hello")
-        assert eventually(lambda: pubsub.get_message(timeout=1))["data"] == b"hello"
-
-
 @pytest.mark.parametrize(
     ("fault", "error", "carried_out"),
     [
@@ -105,18 +93,3 @@ def test_a_deaf_subscriber(proxy: Proxy, redis: Redis, subscriber: PubSub) -> No
     proxy.deaf = False
     redis.publish(CHANNEL, "heard")
     assert eventually(lambda: subscriber.get_message(timeout=1))["data"] == b"heard"
-
-
-def test_subscribers_are_cut(
-    proxy: Proxy, client: Redis, redis: Redis, subscriber: PubSub
-) -> None:
-    """The server knows it, other connections stay, and new ones get through."""
-    client.ping()
-    connected = proxy.connected
-    proxy.cut_subscribers()
-    eventually(lambda: redis.publish(CHANNEL, "lost") == 0)
-    client.ping()
-    assert proxy.connected == connected
-    with client.pubsub() as anew:
-        anew.subscribe(CHANNEL)
-        eventually(lambda: redis.publish(CHANNEL, "heard") == 1)

@@ -11,10 +11,9 @@ from typing import Literal
 
 import pytest
 
-from tests.faults.torture import linearize
 from tests.faults.torture.history import SIZE, Journal, Reader, read
 from tests.faults.torture.register import Register, RegisterServer, Writer
-from tests.faults.torture.story import TERMS, Story
+from tests.faults.torture.story import Story
 from tests.peers.forkserver import CONTEXT
 from tests.waiting import eventually
 
@@ -73,23 +72,6 @@ def test_two_that_were_valid_at_once_are_found(story: Story, first: str) -> None
     assert story.broken() == {"exclusive", "linearizable"}
 
 
-def test_a_lock_without_a_deadline_is_believed_in_until_it_is_released(story: Story) -> None:
-    """As other libraries leave their holders to."""
-    story.grant("A", 20, asked=19, ends=None)
-    story.grant("B", 25, asked=19, ends=None)
-    story.release("A", 26, until=27)
-    story.release("B", 28, until=29)
-    assert "exclusive" in story.broken()
-
-
-def test_without_a_deadline_a_dead_holder_believes_nothing(story: Story) -> None:
-    """Its successor is alone."""
-    story.grant("A", 20, asked=19, ends=None)
-    story.event(21, "monkey", "kill", whom="A")
-    story.grant("B", 25, asked=19, ends=None)
-    assert story.broken() == set()
-
-
 def test_a_grant_that_fits_nowhere_is_found(story: Story) -> None:
     """It was never valid, so it overlaps with nothing; but the lock was held all the time."""
     story.grant("A", 20, asked=19, ends=60)
@@ -104,38 +86,11 @@ def test_a_refusal_without_a_reason_is_found(story: Story) -> None:
     assert story.broken() == {"linearizable"}
 
 
-def test_a_refusal_may_be_due_to_one_who_died(story: Story) -> None:
-    """For as long as what it asked for could be held for it."""
-    story.ask("D", 20)
-    story.event(21, "monkey", "kill", whom="D")
-    story.refuse("C", 24, asked=23)
-    assert story.broken() == set()
-    story.refuse("C", 28, asked=27)
-    assert story.broken() == {"linearizable"}
-
-
-def test_a_refusal_may_be_due_to_a_promise(story: Story) -> None:
-    """The lock was free, but for a waiter that did not come; somebody else had it then."""
-    story.refuse("C", 21, asked=20)
-    story.grant("A", 24, asked=23, ends=34)
-    story.release("A", 25, until=26)
-    story.grant("D", 30, asked=19, ends=40)
-    assert story.broken() == set()
-
-
 def test_a_loss_that_was_none_is_found(story: Story) -> None:
     """The holder was told so, while its lease had time left and nobody else had the lock."""
     story.grant("A", 20, asked=19, ends=30)
     story.release("A", 25, until=26, told="lost")
     assert story.broken() == {"linearizable"}
-
-
-def test_one_mistake_is_reported_once(story: Story) -> None:
-    """What follows is judged as if it had not been said."""
-    story.refuse("C", 21, asked=20)
-    story.grant("A", 24, asked=23, ends=34)
-    story.release("A", 25, until=26)
-    assert len(linearize.violations(story.history().attempts, TERMS)) == 1
 
 
 @pytest.mark.parametrize(
@@ -171,15 +126,6 @@ def test_a_stale_write_that_was_accepted_is_found(story: Story) -> None:
     verdict = story.verdict()
     assert {problem.rule for problem in verdict.problems} == {"fence"}
     assert (verdict.stale, verdict.stale_accepted) == (1, 1)
-
-
-def test_a_late_write_is_not_stale_before_its_successor_writes(story: Story) -> None:
-    """B will read what A has written."""
-    paused(story)
-    story.write("A", accepted=True)
-    story.write("B")
-    assert story.verdict().stale == 0
-    assert story.broken() == set()
 
 
 def test_a_fresh_write_that_was_refused_is_found(story: Story) -> None:
@@ -227,22 +173,6 @@ def test_a_waiter_that_never_has_its_turn_is_found(story: Story) -> None:
     """It was there until the end, and had no answer."""
     story.ask("C", 20)
     assert story.broken() == {"starved"}
-
-
-@pytest.mark.parametrize("why", ["fewer turns", "stopped", "killed", "impatient"])
-def test_who_is_not_starved(story: Story, why: str) -> None:
-    """Passed over a few times, while stopped, dead, or of its own will."""
-    in_turn(story, 10 if why == "fewer turns" else 15)
-    story.ask("C", 10, patient=why != "impatient")
-    if why == "killed":
-        story.event(29, "monkey", "kill", whom="C")
-        assert story.broken() == set()
-        return
-    if why == "stopped":
-        story.event(10.5, "monkey", "stop", whom="C")
-        story.event(20, "monkey", "continue", whom="C")
-    story.event(30, "C", "granted", ends=40, token=99)
-    assert story.broken() == set()
 
 
 @pytest.mark.parametrize("left", [["redislock:{torture}"], None])
