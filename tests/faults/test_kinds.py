@@ -55,13 +55,19 @@ def step(request: pytest.FixtureRequest) -> Step:
     return step
 
 
-@pytest.fixture(params=[True, False], ids=["short", "at length"], autouse=True)
+@pytest.fixture(autouse=True)
 def _short(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, step: Step) -> None:
-    """Free locks by short requests, and by those that come after them otherwise."""
-    if not request.param:
+    if not getattr(request, "param", True):
         if step.called == "timestamp":
             pytest.skip("it has no short request")
         at_length(monkeypatch)
+
+
+in_both_lengths = pytest.mark.parametrize(
+    "_short", [True, False], ids=["short", "at length"], indirect=True
+)
+"""Locks that are free are acquired and released by short requests, and else by those that come
+after them. Of an extension there is one only."""
 
 
 @pytest.fixture
@@ -117,6 +123,7 @@ def release(api: Api, lease: Lease) -> None:
     assert lease._lifetime.lost is None
 
 
+@in_both_lengths
 @with_every_fault
 def test_a_lost_acquire(api: Api, proxy: Proxy, redis: Redis, step: Step, fault: Fault) -> None:
     """Asked again with the same token, it holds the lock, once and at each name."""
@@ -130,6 +137,7 @@ def test_a_lost_acquire(api: Api, proxy: Proxy, redis: Redis, step: Step, fault:
     eventually(lambda: not keys(redis))
 
 
+@in_both_lengths
 @with_every_fault
 @pytest.mark.usefixtures("connected")
 def test_an_acquire_that_nobody_heard_of(
@@ -144,6 +152,7 @@ def test_an_acquire_that_nobody_heard_of(
     eventually(lambda: not keys(redis))
 
 
+@in_both_lengths
 @pytest.mark.parametrize("fault", [Fault.HOLD_REQUEST], indirect=True)
 @pytest.mark.usefixtures("connected")
 def test_an_acquire_that_arrives_late(
@@ -159,6 +168,7 @@ def test_an_acquire_that_arrives_late(
     eventually(lambda: not keys(redis))
 
 
+@in_both_lengths
 @pytest.mark.parametrize("fault", [Fault.HOLD_REQUEST], indirect=True)
 def test_an_acquire_that_arrives_after_an_extension(
     api: Api, proxy: Proxy, redis: Redis, step: Step, fault: Fault
@@ -174,6 +184,7 @@ def test_an_acquire_that_arrives_after_an_extension(
     eventually(lambda: not keys(redis))
 
 
+@in_both_lengths
 @with_every_fault
 def test_a_lost_release(api: Api, proxy: Proxy, redis: Redis, step: Step, fault: Fault) -> None:
     """It is no loss, and can be repeated."""
@@ -184,7 +195,8 @@ def test_a_lost_release(api: Api, proxy: Proxy, redis: Redis, step: Step, fault:
     eventually(lambda: not keys(redis))
 
 
-@with_every_fault
+@in_both_lengths
+@pytest.mark.parametrize("fault", [Fault.LOSE_REQUEST, Fault.RESET_AFTER], indirect=True)
 def test_leaving_a_block(api: Api, proxy: Proxy, redis: Redis, step: Step, fault: Fault) -> None:
     """The body's exception comes out as it was raised, and soon nothing is held or lost."""
     rule = proxy.on(step.hit("release"), fault, times=2)
@@ -204,6 +216,7 @@ def test_leaving_a_block(api: Api, proxy: Proxy, redis: Redis, step: Step, fault
     assert leases[0]._lifetime.lost is None
 
 
+@in_both_lengths
 @pytest.mark.parametrize("step", WHOLE.values(), ids=WHOLE)
 def test_a_release_that_is_repeated(api: Api, proxy: Proxy, step: Step) -> None:
     """Others have held the lock since: that is no loss, and the last of them keeps it."""
@@ -222,6 +235,7 @@ def test_a_release_that_is_repeated(api: Api, proxy: Proxy, step: Step) -> None:
     api.release(other)
 
 
+@in_both_lengths
 @pytest.mark.parametrize("step", QUEUES.values(), ids=QUEUES)
 @with_every_fault
 def test_a_lost_release_while_others_wait(
