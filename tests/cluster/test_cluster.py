@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import signal
 import time
 from collections.abc import Callable, Iterator
 from io import StringIO
@@ -41,7 +40,7 @@ from django_redislock.transport.cluster import slot_of
 from django_redislock.transport.ports import SyncPort
 from django_redislock.transport.server import server_of
 from tests.caches import cluster as caches
-from tests.cluster.looking import hold_each, killed_waiters, waiting
+from tests.cluster.looking import killed_waiters, waiting
 from tests.contract.api import Api
 from tests.pasting import paste
 from tests.processes import Worker
@@ -61,11 +60,6 @@ def test_the_names_are_spread(cluster: RedisCluster) -> None:
     assert len(owners) == 3
 
 
-def test_held_refused_released(cluster: RedisCluster, api: Api) -> None:
-    """On each node, and with fencing tokens that grow."""
-    hold_each(api, NAMES)
-
-
 def test_processes_at_different_nodes(cluster: RedisCluster, begin: Begin) -> None:
     """Each knows another node, and all exclude each other."""
     holder = begin(0, "hold", "30")
@@ -80,28 +74,6 @@ def test_processes_at_different_nodes(cluster: RedisCluster, begin: Begin) -> No
     last = third.holds()
     third.go_on()
     assert first < its < last
-
-
-def test_a_killed_holder(cluster: RedisCluster, begin: Begin, api: Api) -> None:
-    """Its lease ends, and the waiter has it."""
-    holder = begin(1, "hold", "1.5")
-    holder.holds()
-    waiter = api.start(lambda: api.acquire(redis_lock("job"), wait=PATIENCE))
-    waiting(1)
-    holder.signal(signal.SIGKILL)
-    api.release(waiter.result(PATIENCE))
-
-
-def test_a_killed_waiter(cluster: RedisCluster, begin: Begin, api: Api) -> None:
-    """No node knows that it listens no more: it costs one claim window, and no more."""
-    lease = api.acquire(redis_lock("job", ttl=600))
-    killed = begin(2, "wait")
-    waiting(1)
-    waiter = api.start(lambda: api.acquire(redis_lock("job"), wait=PATIENCE))
-    waiting(2)
-    killed.kill()
-    api.release(lease)
-    api.release(waiter.result(PATIENCE))
 
 
 def test_forty_killed_waiters(cluster: RedisCluster, begin: Begin) -> None:

@@ -2,41 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from devtools.redis_cluster import RedisCluster
-from django_redislock import LeaseRevoked, LeaseState, Semaphore
-from django_redislock.inspection import Inspector, State
-from tests.cluster.looking import waiting
-from tests.contract.api import Api
-from tests.waiting import PATIENCE, eventually
+from django_redislock import LeaseState, Semaphore
+from tests.waiting import eventually
 
 NAMES = [f"exports:{number}" for number in range(9)]
 """They are spread over all nodes."""
-
-
-def test_places(cluster: RedisCluster, api: Api) -> None:
-    """So many at a time, wherever the name is; renewed, handed over, seen and cleared."""
-    for name in NAMES:
-        held = [
-            api.start(lambda n=name: api.acquire(Semaphore(n, 2, ttl=2))).result(PATIENCE)
-            for _ in range(2)
-        ]
-        assert (
-            api.start(lambda n=name: api.acquire(Semaphore(n, 2), wait=0)).result(PATIENCE) is None
-        )
-        waiter = api.start(lambda n=name: api.acquire(Semaphore(n, 2), wait=PATIENCE))
-        waiting(1, name)
-        api.release(held.pop())
-        held.append(waiter.result(PATIENCE))
-        api.extend(held[0])
-        lock = Inspector().get(name)
-        assert lock is not None
-        assert (lock.holding, lock.limit, lock.state) == (2, 2, State.HELD)
-        assert Inspector().clear(lock, by="eva", reason="x")
-        for lease in held:
-            with pytest.raises(LeaseRevoked):
-                api.extend(lease)
 
 
 def test_renewals(cluster: RedisCluster) -> None:
