@@ -150,11 +150,6 @@ class TestByHand:
         assert runperiodic(which).code == 69
         assert ran == []
 
-    def test_no_such_job(self, make: Make) -> None:
-        """The error says which jobs there are."""
-        make(name="a")
-        assert runperiodic("job") == Done(2, "", "There is no job 'job'. There are: a.")
-
     @pytest.mark.parametrize("other", ["--once", "--list"])
     def test_one_thing_at_a_time(self, make: Make, other: str) -> None:
         """A job's name can't be combined with options that ignore it."""

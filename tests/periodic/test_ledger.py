@@ -202,17 +202,6 @@ def test_or_waits(make: Make, now: Now, redis: Redis) -> None:
     assert claim(job, tick, overlap="wait").what == "run"
 
 
-def test_a_lock_that_is_held_by_others(make: Make, now: Now) -> None:
-    """`redislock run periodic:job` keeps the job from running, as another run does."""
-    job = make()
-    with held_elsewhere("periodic:job"):
-        # It may be given back just now. A busy machine may take longer than that.
-        ticks = [now() for _ in range(20)]
-        assert "busy" in {claim(job, tick, ready=now()).what for tick in ticks}
-        assert claim(job, now(), ready=now() - 2_000_000).what == "skipped"
-    assert claim(job, now()).what == "run"
-
-
 def test_killed_waiters(make: Make, now: Now, redis: Redis) -> None:
     """Killed waiters don't keep a job from running; a waiter that lives gets the lock first."""
     job, keys = make(), Keys.of("redislock", "periodic:job")
@@ -449,13 +438,6 @@ class TestReplacing:
         assert claim(job, None, overlap="replace").what == "busy"
 
 
-class Mute(Exception):
-    """Its message can't be read."""
-
-    def __str__(self) -> str:
-        raise ValueError
-
-
 class TestPerforming:
     """A run that this process performs."""
 
@@ -534,26 +516,6 @@ class TestPerforming:
         assert [record["job_outcome"] for record in of_job] == ["running", "done"]
         json.dumps([{k: v for k, v in record.items() if k != "args"} for record in of_job])
 
-    @pytest.mark.parametrize(
-        ("error", "why"),
-        [
-            (ValueError("a|b\nc"), "ValueError: a|b?c"),
-            (SystemExit(3), "SystemExit: 3"),
-            (Mute(), "Mute: its message can't be read"),
-        ],
-    )
-    def test_failed(self, make: Make, error: BaseException, why: str, told: Any) -> None:
-        """The error is entered, and is not raised."""
-
-        def job() -> None:
-            raise error
-
-        ended = self.perform(make(job))
-        assert (ended.outcome, ended.why) == (RunOutcome.FAILED, why)
-        assert info().state == JobState.FAILING
-        assert redis_lock("periodic:job").holder() is None
-        assert told.settle()[-1] == ended
-
     def test_lost(self, make: Make) -> None:
         """A run whose lock was cleared is lost, even if the function came to its end."""
 
@@ -605,16 +567,6 @@ class TestPerforming:
         assert cancelled == ["the lease was lost"]
         assert ended.outcome == RunOutcome.LOST
         assert "cleared by ann (stuck)" in ended.why
-
-    def test_at_least_for(self, make: Make) -> None:
-        """The lock stays held, and the caller is handed what releases it."""
-        self.perform(make(at_least_for=60))
-        [(release, seconds)] = self.lingering
-        assert 50 < seconds <= 60
-        assert redis_lock("periodic:job").holder() is not None
-        assert newest().outcome == RunOutcome.DONE
-        release()
-        assert redis_lock("periodic:job").holder() is None
 
     def test_a_listener_that_raises_breaks_nothing(self, make: Make, told: Any) -> None:
         """The run and the next listener go on."""

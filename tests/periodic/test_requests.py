@@ -146,19 +146,6 @@ class TestTaking:
         assert looks(scheduler) == []
         assert scheduler.step() > 1
 
-    def test_an_answer_is_lost(self, make: Make, claim_lost: list[Any]) -> None:
-        """The claim is sent again, finds its run, and the job runs once."""
-        make()
-        wanted()
-        scheduler = Scheduler()
-        assert looks(scheduler) == []
-        assert claim_lost
-        assert pending() is None, "Redis has given it"
-        assert looks(Scheduler()) == []
-        assert looks(scheduler) == ["job"]
-        assert looks(scheduler) == []
-        assert outcomes() == ["done"]
-
 
 class TestWhichJobs:
     def test_a_paused_one(self, make: Make) -> None:
