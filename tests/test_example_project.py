@@ -10,7 +10,6 @@ import runpy
 import select
 import shutil
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -161,15 +160,6 @@ def test_a_killed_tour_leaves_no_process(manage: Any, tmp_path: Path) -> None:
         shutil.rmtree(left)
 
 
-def test_the_tours_port_is_taken(manage: Any) -> None:
-    """It says so, before anything is started."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        tour = manage("tour", f"--port={taken.getsockname()[1]}")
-        output, errors = tour.communicate(timeout=PATIENCE)
-    assert (tour.returncode, output) == (1, "")
-    assert re.fullmatch(r"CommandError: Port \d+: .+\. Try --port 0\.\n", errors)
-
-
 def test_on_a_terminal_the_demo_goes_on_with_the_tour(tmp_path: Path) -> None:
     """The story, then the tour until Ctrl-C, which here is the key itself."""
     pid, terminal = pty.fork()
@@ -290,29 +280,6 @@ class TestCommands:
         output, errors = restock.communicate("5 lamp\n", timeout=PATIENCE)
         assert (restock.returncode, output) == (76, "")
         assert "Another run may have overlapped" in errors
-
-    def test_run_is_busy(self, shop: Any) -> None:
-        """Neither another program nor the shop itself gets at what a program has locked."""
-        first = shop("redislock", "run", "stock:1", "--", "cat")
-        assert self.enter(first, "ready") == "ready\n"
-        second = shop("redislock", "run", "stock:1", "--wait=0", "--", "echo", "never")
-        output, errors = second.communicate(timeout=PATIENCE)
-        assert (second.returncode, output) == (75, "")
-        assert "'stock:1'" in errors
-        first.communicate(timeout=PATIENCE)
-        assert first.returncode == 0
-
-    def test_run_loses_its_lock(self, shop: Any, redis: Redis) -> None:
-        """The program is ended, and the exit code is 76."""
-        run = shop(
-            *("redislock", "run", "backup", "--ttl=0.6", "--"),
-            *("sh", "-c", "trap 'echo told to end; exit' TERM; echo ready; sleep 60 & wait"),
-        )
-        assert run.stdout.readline() == "ready\n"
-        redis.delete("redislock-shop:{backup}")
-        output, errors = run.communicate(timeout=PATIENCE)
-        assert (run.returncode, output) == (76, "told to end\n")
-        assert "Ending the program." in errors
 
     def test_three_schedulers(self, shop: Any, redis: Redis, database: Path) -> None:
         """Each report is made once, by one of them, and each unit is put back once."""

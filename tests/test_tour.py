@@ -101,42 +101,6 @@ def test_two_clicks_kill_one_process(tour: Tour) -> None:
     tour.until(try_it)
 
 
-def test_a_stopped_holder_is_not_stopped_again(tour: Tour) -> None:
-    """The button says so, the holder looks stopped, and it can be killed."""
-
-    def try_it() -> bool:
-        tour.until(lambda: len(tour.customers()) == 3)
-        tour.sees(r"customer-\d for 0\.[0-4]")  # its sale will not end meanwhile
-        pid = re.findall(r"\d+", tour.press("stop", r"Process \d+ is stopped for"))[0]
-        answer = tour.push("stop")
-        looks = tour.get("/tour/live/")
-        if tour.push("kill") != f"Process {pid} is killed.":
-            return False  # so slow that its lease has ended
-        assert f"Process {pid} is stopped already. Its lease ends in " in answer
-        assert re.search(rf"<b>[^<]*:{pid}:customer-\d</b>\s+<strong>stopped<", looks)
-        customers = tour.customers()
-        return len(customers) == 3 and pid not in customers
-
-    tour.until(try_it)
-
-
-def test_lanes(tour: Tour) -> None:
-    """The picture shows who waits and works, overlaps without the lock, a kill and a stop."""
-    assert len(tour.bars("works")) > 0
-    assert len(tour.bars("waits")) > 0
-    tour.press("without-lock", "buy without the lock")
-    tour.until(lambda: tour.bars("two-at-once"))
-    tour.until(lambda: "free" in tour.lock("stock:1"))  # the last one that waited has had it
-    assert tour.push("kill") == "The customers buy without the lock, so nobody holds it."
-    tour.press("with-lock", "take the lock")
-    tour.sees(r"customer-\d for")
-    tour.press("kill", r"is killed\.")
-    assert len(tour.bars("lease-of-a-killed-process")) > 0
-    tour.sees(r"customer-\d for")
-    tour.press("stop", r"is stopped for")
-    assert len(tour.bars("stopped")) > 0
-
-
 def test_the_holder_stands_still(tour: Tour) -> None:
     """Its late write is refused, nothing is sold twice, and it goes on."""
     twice = tour.await_sales(6)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.browser.chromium import Chromium
-from tests.browser.window import PHONE, WIDE, Window, expect
+from tests.browser.window import PHONE, Window, expect
 from tests.tour import SLOW, Tour
 
 
@@ -105,18 +105,6 @@ def test_locks_are_live(window: Window) -> None:
     assert window.page.evaluate("window.mark") == "here"
 
 
-def test_not_live(window: Window) -> None:
-    """Unticked, the page asks for nothing."""
-    window.page.get_by_role("checkbox").uncheck()
-    window.page.wait_for_load_state("networkidle")
-    asked: list[str] = []
-    window.page.on("request", lambda request: asked.append(request.url))
-    window.page.wait_for_timeout(2500)
-    assert asked == []
-    window.page.get_by_role("checkbox").check()
-    until(window, lambda: asked)
-
-
 def test_the_tour_does_not_answer(window: Window) -> None:
     """The page is marked as old until the tour answers again, and a button says so."""
     window.expects("failed: .*/tour/")
@@ -157,32 +145,3 @@ def test_nobody_is_kept_out(open_tour: Open) -> None:
             window.page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
             assert window.barriers() == {}, (size, scheme)
         assert window.bright_parts() == []
-
-
-def test_the_stop_is_in_sight(window: Window) -> None:
-    """Its number stays at the top while its text scrolls by, on a phone, too. Its links lead to
-    the stops before and after it. The code is folded."""
-    for size in (WIDE, PHONE):
-        window.page.set_viewport_size(size)  # type: ignore[arg-type]
-        window.goes_to("/tour/")
-        here = 1
-        for way, number in (("next", 2), ("next", 3), ("previous", 2)):
-            window.page.locator(f"#stop-{here}").get_by_role("link", name=way).click()
-            here = number
-            header = window.page.locator(f"#stop-{here} header")
-            expect(header).to_contain_text(f"{here} of 10")
-            for distance in (0, 60):
-                window.page.evaluate("distance => scrollBy(0, distance)", distance)
-                assert abs(header.evaluate(TOP)) < 2
-        window.page.evaluate("location.hash = 'stop-10'")
-        assert abs(window.page.locator("#stop-10").evaluate(TOP)) < 2  # there is room below it
-    expect(window.page.locator("details[open]")).to_have_count(0)
-
-
-def test_the_keyboard_alone(window: Window) -> None:
-    """A button is reached and pressed while the rest of the page changes."""
-    button = window.page.get_by_role("button", name="Clear stock:1")
-    window.tabs_to(button)
-    window.page.keyboard.press("Enter")
-    expect(window.page.locator("#said")).to_contain_text("stock:1")
-    expect(button).to_be_focused()
