@@ -491,16 +491,6 @@ def test_a_connection_that_still_has_an_answer_to_come(
     lease.release()
 
 
-def test_servers_that_forgot_our_scripts(api: Api, nodes: Nodes) -> None:
-    """They are sent again."""
-    api.release(api.acquire(lock()))
-    for client in nodes.clients.values():
-        client.script_flush()
-    lease = api.acquire(lock(), wait=0)
-    eventually(lambda: nodes.holding(lease) == ALIASES)
-    api.release(lease)
-
-
 def test_idle_connections_that_were_closed(api: Api, nodes: Nodes) -> None:
     """New ones are made, and each server is asked."""
     api.release(api.acquire(lock()))
@@ -663,15 +653,6 @@ def test_a_late_acquire_after_the_release(api: Api, nodes: Nodes, behind_proxy: 
     rule.let_go()
     eventually(lambda: rule.carried_out == 1)
     assert nodes.held() == []
-
-
-def test_a_lost_answer_to_a_release(api: Api, nodes: Nodes, behind_proxy: Proxy) -> None:
-    """The majority has released it."""
-    lease = api.acquire(lock())
-    behind_proxy.on(script("mutex_release"), Fault.LOSE_REPLY)
-    api.release(lease)
-    assert lease.state == LeaseState.RELEASED
-    eventually(lambda: nodes.held() == [])
 
 
 def test_a_release_that_is_repeated(api: Api, nodes: Nodes, settings: Any) -> None:
