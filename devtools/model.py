@@ -25,6 +25,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 MODEL = Path(__file__).parent.parent / "docs" / "model" / "handoff.pml"
 PROGRAMS = ("spin", "cc")
@@ -159,6 +160,45 @@ def _search(setup: Setup, folder: Path, memory: int, *, shortest: bool = False) 
         violated=told[0],
         story=told[1],
     )
+
+
+class Step(NamedTuple):
+    """A request that a real server has carried out, in the model's words."""
+
+    client: int
+    asked: str
+    said: str
+    """The answer; "": a release has none here."""
+    then: int | None
+    """The client that had the lock afterwards."""
+    mark: str
+    """The mark in the value of the lock, as in lua/value.lua."""
+
+
+MARKS = {"": "NO_MARK", "|": "PLAIN", "+": "LISTED", "?": "HANDED"}
+
+
+def allows(journal: Sequence[Step], clients: int, *, timeless: bool = True) -> bool:
+    """Return whether a run of the model carries out these requests, with these answers; if it is
+    `timeless`, one in which no lease ends by itself."""
+    lines = [
+        f"whose[{number}] = {its.client}; asked[{number}] = {its.asked}; "
+        f"said[{number}] = {its.said or 0}; mark[{number}] = {MARKS[its.mark]}; "
+        f"then[{number}] = {'NOBODY' if its.then is None else its.then};"
+        for number, its in enumerate(journal)
+    ]
+    body = "\n".join(lines)
+    text = f"#define STEPS {len(journal)}\ninline read_journal() {{\n{body}\n}}\n"
+    with tempfile.TemporaryDirectory(prefix="redislock-model-") as folder:
+        shutil.copy(MODEL, folder)
+        Path(folder, "journal.pml").write_text(text)
+        macros = ["-DJOURNAL", *["-DTIMELESS"] * timeless, *Setup(clients, 0).macros]
+        _run(["spin", "-Pcc -E -xc", *macros, "-a", MODEL.name], Path(folder))
+        _run(["cc", "-O0", "-w", "-DSAFETY", "-DMEMLIM=2048", "-o", "pan", "pan.c"], Path(folder))
+        said = _run(["./pan", "-E", "-m100000", "-w20"], Path(folder))
+    if "errors: 0" in said and "not completed" in said:
+        raise ModelError(f"not all states were visited:\n{said}")
+    return "assertion violated 0" in said
 
 
 def _run(command: Sequence[str], folder: Path) -> str:

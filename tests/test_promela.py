@@ -33,6 +33,7 @@ FOUND = {
     Setup(2, 1, fault="BARGING"): IN_ORDER,
     Setup(2, 1, fault="BARGING", liveness=True): SERVED,
     Setup(2, 1, fault="DEADLINE_COUNTS_FROM_THE_ANSWER"): ALONE,
+    Setup(2, 1, fault="DROP_OVERLOOKS_THE_MARK"): "no free lock while somebody waits",
     Setup(2, 1, fault="EXTEND_WITHOUT_CHECK"): ALONE,
     Setup(2, 1, fault="FENCE_DIES_WITH_THE_LOCK"): "fencing tokens grow",
     Setup(2, 1, fault="GIVING_UP_STAYS_IN_THE_QUEUE"): NO_GHOSTS,

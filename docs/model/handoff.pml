@@ -28,6 +28,10 @@
  *
  * Invariants stand where they could be broken, each under a comment with its name. The last
  * one is the formula at the end; with -DLIVENESS only that one is checked.
+ *
+ * A journal. With -DJOURNAL the server carries out the requests of journal.pml, which a real
+ * server has carried out, in that order and with these answers; everything else is open. If no run
+ * comes to the end of the journal, the model does not allow what has happened.
  */
 
 #ifndef CLIENTS
@@ -55,9 +59,13 @@
 mtype = {
     /* The answers. */
     held,                   /* {1, ...}: it is yours */
-    taken,                  /* {0, ...}: it is somebody else's */
+    taken,                  /* {0, ...}: it is somebody else's; or nothing was done */
     refused,                /* {-1, ...}: your token may never have it */
+    /* Only in a journal. */
+    write_down,             /* mutex_write_down.lua */
     /* The requests: scripts, with those of their arguments that matter here. */
+    drop,                   /* mutex_drop.lua */
+    take,                   /* mutex_take.lua */
     extend,                 /* mutex_extend.lua */
     withdraw,               /* mutex_release.lua with withdraw = 1: leave a tombstone, too */
     release,                /* ... with withdraw = 0 */
@@ -75,6 +83,7 @@ byte deaf;                  /* whose inbox in `waiters` is DEAF */
 byte gone;                  /* whose token has a tombstone, withdrawn or cleared */
 bit fence;                  /* in `tail`: the last fencing token; see grant() */
 bit handed;                 /* in `tail`: the lock was handed over and is not confirmed yet */
+bit noticed;                /* ... the mark: somebody waits, or has waited (lua/value.lua) */
 byte listening;             /* for whose inbox PUBLISH returns 1 */
 
 /* ---- What clients know. Their next step is their position in proctype Client. ---- */
@@ -87,6 +96,7 @@ byte inside;                /* who is in the guarded section */
 byte own[CLIENTS];          /* how long until the own deadline of the lease */
 byte late[CLIENTS];         /* which of the requests are late */
 byte told;                  /* who knows, or will know by a message, that it was handed the lock */
+byte brief;                 /* claim.short: who took it by `take`, and may `drop` it */
 
 /* ---- What may go wrong. ---- */
 
@@ -110,6 +120,34 @@ byte newest;                /* whose fencing token is the newest */
 byte outdated;              /* whose token is older than one that the guarded store has seen */
 bit granted;                /* the newest fencing token */
 byte unclaimed;             /* 0: nobody has to confirm the lock; else one more than the ticks since */
+
+#ifdef JOURNAL
+#define NO_MARK  0          /* nobody has the lock */
+#define PLAIN    1          /* | */
+#define LISTED   2          /* + */
+#define HANDED   3          /* ? */
+#include "journal.pml"      /* STEPS; read_journal(), which fills these */
+byte step;
+byte whose[STEPS];          /* who has sent the request ... */
+mtype asked[STEPS];         /* ... and what; */
+mtype said[STEPS];          /* the answer; 0 of a release, which has none here; */
+byte then[STEPS];           /* and who had the lock afterwards, */
+byte mark[STEPS];           /* with which mark: NO_MARK, or as in lua/value.lua */
+#define NO_JOURNAL  false   /* operators write none */
+#define marked(m)  ((m) == NO_MARK || (m) == (handed -> HANDED : (noticed -> LISTED : PLAIN)))
+#define is_next(c, request)  (step < STEPS && whose[step] == c && asked[step] == request)
+/* As it is written, or this run is over. */
+inline carried_out() {
+    if
+    :: reply == said[step] && holder == then[step] && marked(mark[step]) -> step++
+    :: else -> step = STEPS + 1
+    fi
+}
+#else
+#define is_next(c, request)  true
+#define NO_JOURNAL  true
+#define carried_out()  skip
+#endif
 
 /* Used within one step only; 0 between steps. */
 byte i, first, unseen;
@@ -165,6 +203,7 @@ inline delete_lock() {
     holder = NOBODY;
     lease = 0;
     handed = 0;
+    noticed = 0;
     unclaimed = 0;
 #ifdef FAULT_FENCE_DIES_WITH_THE_LOCK
     fence = 0
@@ -186,6 +225,7 @@ inline grant(to, ticks) {
     holder = to;
     lease = ticks;
     handed = 0;
+    noticed = (queue != 0);
     unclaimed = 0
 }
 
@@ -272,6 +312,22 @@ inline hand_over(caller) {
     unseen = 0
 }
 
+/* lua/mutex_take.lua: the first request of most acquires. It does nothing in any unusual case. */
+inline script_take(c) {
+    reply = taken;
+    when(holder == NOBODY && queue == 0 && !in(gone, c), grant(c, TTL); reply = held)
+}
+
+/* lua/mutex_drop.lua: the release of a lock of which nobody has taken notice. */
+inline script_drop(c) {
+    reply = taken;
+#ifndef FAULT_DROP_OVERLOOKS_THE_MARK
+    when(holder == c && !handed && !noticed, delete_lock(); reply = held; check_taken_up())
+#else
+    when(holder == c && !handed, delete_lock(); reply = held; check_taken_up())
+#endif
+}
+
 /* lua/mutex_acquire.lua */
 inline script_acquire(c) {
     if
@@ -299,6 +355,7 @@ inline script_acquire(c) {
                 if
                 :: !in(queue, c) ->
                     when(place[c] == 0, take_last_place(c));
+                    noticed = (holder != NOBODY);
                     add(queue, c)
                 :: else
                 fi;
@@ -429,6 +486,7 @@ inline finish(c) {
     remove(busy, c);
     remove(doubtful, c);
     remove(ticketed, c);
+    remove(brief, c);
     tidy_place(c);
     forget_told(c);
     add(over, c);
@@ -454,6 +512,7 @@ inline die(c) {
     remove(busy, c);
     remove(doubtful, c);
     remove(ticketed, c);
+    remove(brief, c);
     tidy_place(c)
 }
 
@@ -473,7 +532,11 @@ inline die(c) {
 #define may_lose   true
 #define lose       skip
 #define may_renew  true
+#ifndef TIMELESS
 #define may_tick   true
+#else
+#define may_tick   false    /* nothing takes so long that a lease ends */
+#endif
 #define may_give_up(c)  true
 #else
 /* Nobody is served if every answer is lost, or if the holder renews without end. */
@@ -505,15 +568,35 @@ proctype Client(byte c) {
 end_idle:
     atomic { fresh(c) && its_turn(c) -> add(busy, c) };
 
+    /* It may take a free lock by a short request. If nothing was done, or the request is lost or late, it goes
+     * on as if it had not asked. */
+    if
+    :: goto asking
+    :: atomic {
+        runs(c) && is_next(c, take) ->
+        d_step {
+            script_take(c);
+            carried_out();
+            printf("client %d asks: take\n      %e\n", c, reply);
+            when(reply == held, own[c] = TTL; add(newest, c); add(brief, c))
+        };
+        if
+        :: reply == held -> reply = 0; goto answered
+        :: reply == taken -> reply = 0; goto asking
+        fi
+       }
+    :: atomic { runs(c) && mishaps > 0 -> what = take; d_step { be_late(c) }; goto asking }
+    fi;
+
     /* The client asks at once, and then when a slice of its wait is over or it is woken, with or
      * without a reason: at any time. */
 asking:
     if
     :: atomic {
-        runs(c) && may_ask(c) ->
+        runs(c) && may_ask(c) && (is_next(c, acquire) || is_next(c, last_acquire) && may_give_up(c)) ->
         if
-        :: what = acquire
-        :: may_give_up(c) -> what = last_acquire
+        :: is_next(c, acquire) -> what = acquire
+        :: is_next(c, last_acquire) && may_give_up(c) -> what = last_acquire
         fi;
         if
         :: way = TO_CONFIRM
@@ -523,6 +606,7 @@ asking:
             printf("client %d asks: %e\n", c, what);
             forget_told(c);
             script_acquire(c);
+            carried_out();
             way = 0;
             printf("      %e\n", reply);
             when(reply == held, own[c] = TTL; add(newest, c))
@@ -596,9 +680,11 @@ answered:
     :: atomic { runs(c) -> d_step { own[c] = TTL; enter(c) }; goto working }
 #endif
     /* The answer is lost, or took longer than the lease lives, which has the same effect. */
-    :: atomic { runs(c) && own[c] > 0 && may_lose -> lose; d_step { leave(c) }; goto asking }
-    :: atomic { runs(c) && own[c] == 0 -> d_step { leave(c) }; goto asking }
-    :: atomic { runs(c) && may_give_up(c) -> d_step { leave(c) }; goto leaving }
+    :: atomic {
+        runs(c) && own[c] > 0 && may_lose -> lose; d_step { remove(brief, c); leave(c) }; goto asking
+       }
+    :: atomic { runs(c) && own[c] == 0 -> d_step { remove(brief, c); leave(c) }; goto asking }
+    :: atomic { runs(c) && may_give_up(c) -> d_step { remove(brief, c); leave(c) }; goto leaving }
     :: atomic { mishaps > 0 -> d_step { die(c) }; goto end_dead }
     fi;
 
@@ -606,9 +692,10 @@ working:
     if
     /* The watchdog renews. A lost renewal is the same as none. */
     :: atomic {
-        runs(c) && own[c] > 0 && may_renew ->
+        runs(c) && own[c] > 0 && may_renew && is_next(c, extend) ->
         d_step {
             script_extend(c);
+            carried_out();
             printf("client %d renews: %e\n", c, reply);
             if
             :: reply == held -> own[c] = TTL
@@ -631,8 +718,29 @@ working:
     /* It releases the lock, or takes back an acquire, and repeats that until it has an answer. */
 leaving:
     if
+    /* Once, by a short request, if it has taken it so. */
     :: atomic {
-        runs(c) ->
+        runs(c) && in(brief, c) && !in(doubtful, c) && is_next(c, drop) ->
+        d_step {
+            script_drop(c);
+            carried_out();
+            printf("client %d releases: drop\n      %e\n", c, reply);
+            remove(brief, c)
+        };
+        if
+        :: reply == held -> reply = 0; d_step { finish(c) }; goto end_idle
+        :: reply == held && may_lose -> reply = 0; lose; add(doubtful, c); goto leaving
+        :: reply == taken -> reply = 0; goto leaving
+        fi
+       }
+    :: atomic {
+        runs(c) && in(brief, c) && !in(doubtful, c) && mishaps > 0 ->
+        what = drop;
+        d_step { remove(brief, c); be_late(c) };
+        goto leaving
+       }
+    :: atomic {
+        runs(c) && is_next(c, (in(doubtful, c) -> withdraw : release)) ->
         if
         :: way = TO_CONFIRM
         :: way = BY_ANSWER
@@ -645,6 +753,7 @@ leaving:
             fi;
             printf("client %d releases: %e\n", c, what);
             script_release(c);
+            carried_out();
             what = 0
         };
         if
@@ -676,33 +785,41 @@ end_dead:
 
 /* ==== What else happens. ==== */
 
+#define arrives(c, request)  (in(late[c], request) && is_next(c, request))
+
 /* A late request of client c arrives; with another mishap it will arrive once more. */
 proctype Network(byte c) {
 end_network:
     do
     :: atomic {
-        late[c] != 0 ->
+        arrives(c, acquire) || arrives(c, last_acquire) || arrives(c, release) || arrives(c, withdraw) ||
+        arrives(c, extend) || arrives(c, take) || arrives(c, drop) ->
         if
-        :: in(late[c], acquire) -> what = acquire
-        :: in(late[c], last_acquire) -> what = last_acquire
-        :: in(late[c], release) -> what = release
-        :: in(late[c], withdraw) -> what = withdraw
-        :: in(late[c], extend) -> what = extend
+        :: arrives(c, acquire) -> what = acquire
+        :: arrives(c, last_acquire) -> what = last_acquire
+        :: arrives(c, release) -> what = release
+        :: arrives(c, withdraw) -> what = withdraw
+        :: arrives(c, extend) -> what = extend
+        :: arrives(c, take) -> what = take
+        :: arrives(c, drop) -> what = drop
         fi;
         if
         :: way = TO_CONFIRM
         :: what == release || what == withdraw -> way = BY_ANSWER
-        :: what != extend -> way = BY_MESSAGE
+        :: what != extend && what != take && what != drop -> way = BY_MESSAGE
         fi;
         d_step {
             printf("a late %e of client %d arrives\n", what, c);
             if
             :: what == extend -> script_extend(c)
+            :: what == take -> script_take(c)
+            :: what == drop -> script_drop(c)
             :: what == release || what == withdraw ->
                 script_release(c);
                 when(way == BY_ANSWER && holder != NOBODY, forget_told(holder))
             :: else -> script_acquire(c)
             fi;
+            carried_out();
             way = 0;
             /* Only the answer to a renewal may still be read. The own deadline counts from the
              * sending; and once it has passed, nothing revives the lease. */
@@ -755,7 +872,7 @@ end_world:
        }
     /* An operator looks at the lock, and later clears the holder that was seen. */
     :: d_step {
-        mishaps > 0 && holder == c && seen == NOBODY ->
+        mishaps > 0 && holder == c && seen == NOBODY && NO_JOURNAL ->
         printf("an operator sees that client %d holds the lock\n", c);
         mishaps--;
         seen = c
@@ -769,6 +886,10 @@ end_world:
        }
 #ifdef WAKEUPS
     :: d_step { mishaps > 0 && in(hints, c) -> mishaps--; remove(hints, c) }
+#endif
+#ifdef JOURNAL
+    /* The watchdog writes down a lease that is a second old. */
+    :: d_step { is_next(c, write_down) -> when(holder == c, noticed = 1); carried_out() }
 #endif
     od
 }
@@ -798,8 +919,19 @@ end_clock:
     od
 }
 
+#ifdef JOURNAL
+/* SPIN reports how it comes to its end, as if that were a mistake. */
+proctype Reader() {
+    atomic { step == STEPS -> assert(false) }
+}
+#endif
+
 init {
     atomic {
+#ifdef JOURNAL
+        read_journal();
+        run Reader();
+#endif
         each_client(add(listening, i); run Client(i); run Network(i); run World(i));
         run Clock()
     }
