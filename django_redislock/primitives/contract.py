@@ -332,6 +332,12 @@ class Refusal(NamedTuple):
         return LeaseLost(name, f"{owner or 'another program'} holds the lock now")
 
 
+Outcome = Grant | LockNotAcquired
+"""The result of an acquire."""
+Refusals = list[Refusal | None]
+"""For each of some claims, why it was refused. None: it was not."""
+
+
 class Sight(NamedTuple):
     """A holder as an operator saw it. The token binds the next action to what was seen."""
 
@@ -367,9 +373,7 @@ class Primitive(Protocol):
         """Return the request that releases a lease of which nobody has taken notice, and does
         nothing if somebody has."""
 
-    async def acquire(
-        self, port: Port, claim: Claim, wait: float | None
-    ) -> Grant | LockNotAcquired:
+    async def acquire(self, port: Port, claim: Claim, wait: float | None) -> Outcome:
         """Hold `claim`, waiting for up to `wait` seconds (0: try once, None: without end).
 
         After any exception the caller owes a `release`."""
@@ -474,11 +478,11 @@ async def in_batches(
 async def of_all_names(
     port: Port,
     claims: Sequence[Claim],
-    ask: Callable[[list[tuple[int, Keys]]], Awaitable[list[Refusal | None]]],
-) -> list[Refusal | None]:
+    ask: Callable[[list[tuple[int, Keys]]], Awaitable[Refusals]],
+) -> Refusals:
     """Ask for all names of these claims, some at a time, each with the number of its claim.
     Returns for each claim None, or the refusal of one of its names."""
-    found: list[Refusal | None] = [None] * len(claims)
+    found: Refusals = [None] * len(claims)
     names = [(number, its) for number, claim in enumerate(claims) for its in claim.names]
     for positions in batches(port, [its.lock for _, its in names], MOST_AT_ONCE):
         batch = [names[position] for position in positions]

@@ -27,15 +27,16 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ..base import tokens
-from ..base.exceptions import LockNotAcquired
 from ..base.holder import Holder
 from . import mutex, queued
 from .contract import (
     MOST_AT_ONCE,
     Claim,
     Grant,
+    Outcome,
     Port,
     Refusal,
+    Refusals,
     Request,
     Sight,
     Word,
@@ -74,9 +75,7 @@ class Permits:
         its = claim.keys
         return Request("permits_drop", [its.lock, its.queue, its.holders], [claim.token])
 
-    async def acquire(
-        self, port: Port, claim: Claim, wait: float | None
-    ) -> Grant | LockNotAcquired:
+    async def acquire(self, port: Port, claim: Claim, wait: float | None) -> Outcome:
         script = queued.Script("permits_acquire", claim.keys.permits(claim.token), self._wants)
         return await queued.acquire(port, claim, wait, script.acquire)
 
@@ -84,9 +83,7 @@ class Permits:
         script = queued.Script("permits_release", claim.keys.permits(claim.token))
         return await queued.release(port, claim, script.release)
 
-    async def extend(
-        self, port: Port, claims: Sequence[Claim], ttls: Sequence[float]
-    ) -> list[Refusal | None]:
+    async def extend(self, port: Port, claims: Sequence[Claim], ttls: Sequence[float]) -> Refusals:
         """As `mutex.extend`."""
         held = [(claim.keys, claim.token, ttl) for claim, ttl in zip(claims, ttls, strict=True)]
         store = mutex.another_ttl(claims, ttls)

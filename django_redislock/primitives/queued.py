@@ -19,6 +19,7 @@ from .contract import (
     Claim,
     Grant,
     Handed,
+    Outcome,
     Port,
     Refusal,
     Request,
@@ -248,9 +249,7 @@ class Anchor(NamedTuple):
         return Grant(handed.fencing_token, handed.us, self.sent + passed, lives=lives)
 
 
-async def acquire(
-    port: Port, claim: Claim, wait: float | None, way: Ask
-) -> Grant | LockNotAcquired:
+async def acquire(port: Port, claim: Claim, wait: float | None, way: Ask) -> Outcome:
     """Hold `claim`, waiting for up to `wait` seconds (0: try once, None: without end).
 
     Raises `LockUnavailable` if Redis can't be reached for as long; the caller then owes a

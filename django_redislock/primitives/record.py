@@ -21,12 +21,12 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ..base import tokens
-from ..base.exceptions import LockNotAcquired
 from . import mutex, queued
 from .contract import (
     Answered,
     Claim,
     Grant,
+    Outcome,
     Port,
     Primitive,
     Refusal,
@@ -127,9 +127,7 @@ class Recorded:
             keys=[*request.keys, claim.keys.record], args=[*request.args, *value]
         )
 
-    async def acquire(
-        self, port: Port, claim: Claim, wait: float | None
-    ) -> Grant | LockNotAcquired:
+    async def acquire(self, port: Port, claim: Claim, wait: float | None) -> Outcome:
         """As `mutex.acquire`. Raises `Answered`."""
         way = Together(self._acquire, self._release).acquire if self._both else self._acquire
         return await way(port, claim, wait)
@@ -139,9 +137,7 @@ class Recorded:
         way = Together(self._acquire, self._release).release if self._both else self._release
         return await way(port, claim)
 
-    async def _acquire(
-        self, port: Port, claim: Claim, wait: float | None
-    ) -> Grant | LockNotAcquired:
+    async def _acquire(self, port: Port, claim: Claim, wait: float | None) -> Outcome:
         self._asked = self._granted = False
         got = await queued.acquire(port, claim, wait, self._ask)
         if isinstance(got, Grant) and not self._granted:

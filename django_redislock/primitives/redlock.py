@@ -40,7 +40,17 @@ from ..base.clock import deadline
 from ..base.exceptions import LockError, LockNotAcquired, LockUnavailable
 from ..base.servers import Servers
 from . import mutex, queued
-from .contract import MOST_AT_ONCE, Claim, Grant, Port, Refusal, Request, Sight, milliseconds
+from .contract import (
+    MOST_AT_ONCE,
+    Claim,
+    Grant,
+    Outcome,
+    Port,
+    Refusal,
+    Request,
+    Sight,
+    milliseconds,
+)
 from .keys import Keys
 from .scripts import AT_ONCE, flag, verdicts, whole
 
@@ -73,9 +83,7 @@ class Redlock:
         "writer, lock on one server, or let each write compare the row with what was read."
     )
 
-    async def acquire(
-        self, port: Port, claim: Claim, wait: float | None
-    ) -> Grant | LockNotAcquired:
+    async def acquire(self, port: Port, claim: Claim, wait: float | None) -> Outcome:
         name = claim.keys.name
         attempts = queued.Attempts(port, claim, wait)
         tries = 0

@@ -51,8 +51,10 @@ from .contract import (
     MOST_AT_ONCE,
     Claim,
     Grant,
+    Outcome,
     Port,
     Refusal,
+    Refusals,
     Sight,
     Word,
     batches,
@@ -84,9 +86,7 @@ class Timestamp:
 
     taking = dropping = staticmethod(no_short_request)
 
-    async def acquire(
-        self, port: Port, claim: Claim, wait: float | None
-    ) -> Grant | LockNotAcquired:
+    async def acquire(self, port: Port, claim: Claim, wait: float | None) -> Outcome:
         """As `mutex.acquire`, but waiters are not served in order."""
         keys = claim.keys
         attempts = queued.Attempts(port, claim, wait)
@@ -122,9 +122,7 @@ class Timestamp:
         script = queued.Script("timestamp_release", claim.keys.timestamps(claim.token))
         return await queued.release(port, claim, script.release)
 
-    async def extend(
-        self, port: Port, claims: Sequence[Claim], ttls: Sequence[float]
-    ) -> list[Refusal | None]:
+    async def extend(self, port: Port, claims: Sequence[Claim], ttls: Sequence[float]) -> Refusals:
         """As `mutex.extend`."""
         keys: list[str] = []
         args: list[str | int] = [tokens.word()]
@@ -182,7 +180,7 @@ WHOLE = Timestamp(fractions=False)
 FRACTIONS = Timestamp(fractions=True)
 OFTEN = replace(WHOLE, often=True)
 
-Take = Callable[[Port, Claim, float | None], Awaitable[Grant | LockNotAcquired]]
+Take = Callable[[Port, Claim, float | None], Awaitable[Outcome]]
 """How the mutex is taken: as in mutex.py or, with a record, in record.py."""
 GiveBack = Callable[[Port, Claim], Awaitable[Refusal | None]]
 """How it is given back."""
@@ -220,9 +218,7 @@ class Together:
 
     taking = dropping = staticmethod(no_short_request)
 
-    async def acquire(
-        self, port: Port, claim: Claim, wait: float | None
-    ) -> Grant | LockNotAcquired:
+    async def acquire(self, port: Port, claim: Claim, wait: float | None) -> Outcome:
         """As `mutex.acquire`."""
         attempts = queued.Attempts(port, claim, wait)
         while True:
@@ -263,9 +259,7 @@ class Together:
             raise
         return await self.give_back(port, claim) or refusal
 
-    async def extend(
-        self, port: Port, claims: Sequence[Claim], ttls: Sequence[float]
-    ) -> list[Refusal | None]:
+    async def extend(self, port: Port, claims: Sequence[Claim], ttls: Sequence[float]) -> Refusals:
         """As `mutex.extend`, in two round trips; on a cluster, in one more for each slot."""
         refusals = await mutex.extend(port, claims, ttls)
         # A lost lease is not extended, so that it ends.
