@@ -419,11 +419,7 @@ def _words(targets: list[Target]) -> dict[str, Any]:
     names = [f"“{clean(target.name)}”" for target in targets]
     if len(names) > 3:
         names = [names[0], f"{names[1]} … {names[-1]}"]
-    return {
-        "count": len(targets),
-        "names": ", ".join(names),
-        "error": targets[0].error,
-    }
+    return {"count": len(targets), "names": ", ".join(names), "error": targets[0].error}
 
 
 _SENTENCES = [

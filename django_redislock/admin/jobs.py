@@ -326,12 +326,7 @@ logger = logging.getLogger("django_redislock")
 
 
 class PeriodicJobAdmin(JobActions):
-    list_display = (
-        name_and_plan,
-        state,
-        last_runs,
-        upcoming,
-    )
+    list_display = (name_and_plan, state, last_runs, upcoming)
     list_filter = (FieldFilter.of(_("state"), "state", JOB_STATES),)
     search_fields = ("name", "plan", "error")
 
@@ -357,12 +352,7 @@ class PeriodicJobAdmin(JobActions):
         }
 
     def get_fieldsets(self, request: HttpRequest, obj: PeriodicJob | None = None) -> Any:
-        about: list[Any] = [
-            (name, state),
-            (plan, upcoming),
-            (last_runs, done),
-            (where, "lock"),
-        ]
+        about: list[Any] = [(name, state), (plan, upcoming), (last_runs, done), (where, "lock")]
         return [(None, {"fields": about})]
 
     @admin.display(description=_("lock"))

@@ -21,10 +21,7 @@ _ENDINGS = {
 }
 
 
-_OTHERS = {
-    Kind.FOREIGN: "another program",
-    Kind.TIMESTAMP: "a SETNX program",
-}
+_OTHERS = {Kind.FOREIGN: "another program", Kind.TIMESTAMP: "a SETNX program"}
 """Shown instead of the holder of a value that we did not write."""
 
 _KINDS = {
@@ -154,10 +151,7 @@ def safer(lock: LockInfo) -> Sentence:
             "It is safer to end the processes that hold it: their places are free within %(time)s."
         )
     return Sentence(
-        template,
-        process=process.partition(":")[0],
-        host=clean(host),
-        time=duration(ttl),
+        template, process=process.partition(":")[0], host=clean(host), time=duration(ttl)
     )
 
 

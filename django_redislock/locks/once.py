@@ -44,13 +44,7 @@ from typing import Any, Literal, TypedDict, TypeVar, Unpack, overload
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from ..base import label
-from ..base.exceptions import (
-    LeaseLost,
-    LockError,
-    LockNotAcquired,
-    LockReentered,
-    LockUnavailable,
-)
+from ..base.exceptions import LeaseLost, LockError, LockNotAcquired, LockReentered, LockUnavailable
 from ..lease.claims import beside_orm
 from ..lease.holds import Running
 from ..lease.lease import Lease

@@ -9,13 +9,7 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from ..base.clock import deadline
-from ..base.exceptions import (
-    LeaseLost,
-    LeaseRevoked,
-    LockError,
-    LockNotAcquired,
-    LockUnavailable,
-)
+from ..base.exceptions import LeaseLost, LeaseRevoked, LockError, LockNotAcquired, LockUnavailable
 from ..base.holder import Holder
 from ..base.label import read
 from .keys import Keys

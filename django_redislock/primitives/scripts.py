@@ -233,11 +233,7 @@ handler, may come while it reads, and have nothing to do with the answer."""
 
 
 async def ask(
-    port: Scripts,
-    read: Callable[[Any], T],
-    script: str,
-    keys: Sequence[str],
-    args: Sequence[Word],
+    port: Scripts, read: Callable[[Any], T], script: str, keys: Sequence[str], args: Sequence[Word]
 ) -> T:
     """Return what `read` makes of the answer of lua/<script>.lua. Raises `LockUnavailable`,
     `LockError`."""

@@ -146,12 +146,7 @@ class StandIns(Generic[P]):
         """Send locks here and let `script` run their scripts, whatever is around this. None: the
         servers run them."""
         before = self.leases
-        with (
-            leading_to(self.pools_of),
-            answering(script),
-            finding(PRIMITIVES),
-            nothing_lost(),
-        ):
+        with leading_to(self.pools_of), answering(script), finding(PRIMITIVES), nothing_lost():
             try:
                 yield
             finally:

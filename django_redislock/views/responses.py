@@ -54,9 +54,7 @@ UNAVAILABLE = Problem(
 # For requests with an Idempotency-Key.
 KEY_MISSING = Problem("key_missing", 400, _("This request needs an Idempotency-Key header."))
 KEY_MALFORMED = Problem(
-    "key_malformed",
-    400,
-    _("The Idempotency-Key header must be one text of up to 255 characters."),
+    "key_malformed", 400, _("The Idempotency-Key header must be one text of up to 255 characters.")
 )
 FORM_UNPARSED = Problem(
     "form_unparsed",
@@ -153,11 +151,7 @@ def title(status: int) -> str | Promise:
 
 
 def problem(
-    request: Any,
-    what: Problem,
-    *,
-    again: int | None = None,
-    cause: Exception | None = None,
+    request: Any, what: Problem, *, again: int | None = None, cause: Exception | None = None
 ) -> HttpResponse:
     """Return the response in the form that the client prefers. `again` becomes `Retry-After`.
 

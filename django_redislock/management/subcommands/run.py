@@ -217,11 +217,7 @@ class _Guarded:
         self._write = command.stderr.write
         self._asked_to_end = False
         fence = "" if lease.state == "unlocked" else str(lease.fencing_token)
-        env = {
-            **os.environ,
-            "REDISLOCK_NAME": lease.name,
-            "REDISLOCK_FENCING_TOKEN": fence,
-        }
+        env = {**os.environ, "REDISLOCK_NAME": lease.name, "REDISLOCK_FENCING_TOKEN": fence}
         try:
             with events.mask_as_given():
                 self._child = Child(program, env, self._write)

@@ -20,15 +20,7 @@ from ...settings import conf
 from ...tasks import guarded
 from ...tasks.guarded import Swept
 from ...tasks.rules import Limit
-from ..arguments import (
-    FREE,
-    PLACEHOLDER,
-    USAGE,
-    Parser,
-    command_line,
-    operator,
-    using_of,
-)
+from ..arguments import FREE, PLACEHOLDER, USAGE, Parser, command_line, operator, using_of
 from ..output import Printer
 
 logger = logging.getLogger("django_redislock")
