@@ -301,26 +301,21 @@ class Job:
 
     def words(self) -> str:
         """Return the schedule and the options in English."""
-        said = [self.schedule.words]
-        if not self.enabled:
-            said.append("disabled")
-        if self.jitter:
-            said.append(f"up to {self.jitter:g} s later")
-        if self.overlap == "wait":
-            said.append("waits for its last run")
-        if self.overlap == "replace":
-            said.append("replaces its last run")
-        if self.retries:
-            said.append("retried after a crash")
-        if self.catch_up != "latest":
-            said.append(f"runs {'all' if self.catch_up == 'all' else 'no'} missed ticks")
-        if self.grace is not None:
-            said.append(f"at most {self.grace:g} s late")
-        if self.at_most_for is not None:
-            said.append(f"for {self.at_most_for:g} s at most")
-        if self.at_least_for:
-            said.append(f"for {self.at_least_for:g} s at least")
-        return "; ".join(said)
+        said = {
+            self.schedule.words: True,
+            "disabled": not self.enabled,
+            f"up to {self.jitter:g} s later": self.jitter,
+            "waits for its last run": self.overlap == "wait",
+            "replaces its last run": self.overlap == "replace",
+            "retried after a crash": self.retries,
+            f"runs {'all' if self.catch_up == 'all' else 'no'} missed ticks": (
+                self.catch_up != "latest"
+            ),
+            f"at most {self.grace or 0:g} s late": self.grace is not None,
+            f"for {self.at_most_for or 0:g} s at most": self.at_most_for is not None,
+            f"for {self.at_least_for:g} s at least": self.at_least_for,
+        }
+        return "; ".join(text for text, holds in said.items() if holds)
 
 
 # The registry of periodic jobs, and `@periodic`, which fills it.

@@ -56,6 +56,7 @@ from ..primitives.contract import run
 from ..settings.validators import one_of, validate_excluded, validate_max_size, validate_ttl
 from ..transport.ports import AsyncPort, SyncPort
 from ..transport.server import server_of
+from . import responses
 from .decorator import (
     Call,
     ViewDecorator,
@@ -64,20 +65,7 @@ from .decorator import (
     plain_request,
     validate_methods,
 )
-from .responses import (
-    ANSWER_NOT_KEPT,
-    ANSWER_UNREADABLE,
-    FORM_UNPARSED,
-    KEY_IN_USE,
-    KEY_MALFORMED,
-    KEY_MISSING,
-    KEY_OF_NOBODY,
-    PAYLOAD_MISMATCH,
-    NoLock,
-    Problem,
-    problem,
-    without_lock,
-)
+from .responses import NoLock, Problem, problem, without_lock
 
 # Requests as fingerprints, to recognise them, and responses as bytes, to send them again.
 
@@ -471,20 +459,22 @@ class idempotent_view(ViewDecorator):
         header = call.request.headers.get(HEADER)
         if header is None:
             if self._required:
-                raise _Refused(KEY_MISSING)
+                raise _Refused(responses.KEY_MISSING)
             return None
         key = parse(header)
         if key is None:
-            raise _Refused(KEY_MALFORMED)
+            raise _Refused(responses.KEY_MALFORMED)
         if is_unparsed_form(call.request):
-            raise _Refused(FORM_UNPARSED)
+            raise _Refused(responses.FORM_UNPARSED)
         scope = self._scope(call.request)
         if scope is None:
             logger.warning(
                 "%s was not run: nothing says whose Idempotency-Key it is. %s", call.label, ADVICE
             )
-            in_full = KEY_OF_NOBODY._replace(detail=f"{KEY_OF_NOBODY.detail} {ADVICE}")
-            raise _Refused(in_full if settings.DEBUG else KEY_OF_NOBODY)
+            in_full = responses.KEY_OF_NOBODY._replace(
+                detail=f"{responses.KEY_OF_NOBODY.detail} {ADVICE}"
+            )
+            raise _Refused(in_full if settings.DEBUG else responses.KEY_OF_NOBODY)
         where = f"{HEADER} {shortened(key)}, {call.label}"
         lock = self._lock._renamed(lock_name(scope, key), where)
         return _KeyedRequest(call, lock, self._kept)
@@ -575,7 +565,7 @@ class _KeyedRequest:
     def answer(self, reason: NoLock | Done) -> HttpResponseBase:
         """Return the response of a request that is not carried out."""
         if not isinstance(reason, Done):
-            return without_lock(self._call, reason, KEY_IN_USE)
+            return without_lock(self._call, reason, responses.KEY_IN_USE)
         known = unpack(reason.value)
         if known is None:
             logger.error(
@@ -583,15 +573,15 @@ class _KeyedRequest:
                 "Idempotency-Key again gets %s. If the view may run again, delete the %s.",
                 self._call.label,
                 self._row or f"the key {self.lock._keys().record!r}",
-                ANSWER_UNREADABLE.status,
+                responses.ANSWER_UNREADABLE.status,
                 "row" if self._row else "key",
             )
-            return problem(self._call.request, ANSWER_UNREADABLE)
+            return problem(self._call.request, responses.ANSWER_UNREADABLE)
         if known.fingerprint != self._fingerprint:
-            return problem(self._call.request, PAYLOAD_MISMATCH)
+            return problem(self._call.request, responses.PAYLOAD_MISMATCH)
         if known.response is None:
-            detail = ANSWER_NOT_KEPT.detail % {"status": known.status}
-            return problem(self._call.request, ANSWER_NOT_KEPT._replace(detail=detail))
+            detail = responses.ANSWER_NOT_KEPT.detail % {"status": known.status}
+            return problem(self._call.request, responses.ANSWER_NOT_KEPT._replace(detail=detail))
         return known.response
 
     def keep(self, completion: Completion, response: HttpResponseBase) -> HttpResponseBase:
@@ -610,7 +600,7 @@ class _KeyedRequest:
                 "same Idempotency-Key again gets %s.",
                 self._call.label,
                 why,
-                ANSWER_NOT_KEPT.status,
+                responses.ANSWER_NOT_KEPT.status,
                 exc_info=why.__cause__,
             )
             return pack_done(response.status_code, self._fingerprint)

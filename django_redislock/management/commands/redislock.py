@@ -13,17 +13,19 @@ from ...commands import Stderr
 from ...settings.conf import aliases
 from ..arguments import HELP, Formatter, Parser, errors_as_exit_codes
 from ..output import Printer
-from ..subcommands.clear import Clear
-from ..subcommands.completion import Completion
-from ..subcommands.doctor import Doctor
-from ..subcommands.fence import Fence
-from ..subcommands.jobs import Jobs, Pause, Resume
-from ..subcommands.list import List, Watch
-from ..subcommands.metrics import Metrics
-from ..subcommands.records import Records
-from ..subcommands.run import Run
-from ..subcommands.show import Config, ForgetNote, Show
-from ..subcommands.tasks import Sweep, Tasks
+from ..subcommands import (
+    clear,
+    completion,
+    doctor,
+    fence,
+    jobs,
+    metrics,
+    records,
+    run,
+    show,
+    tasks,
+)
+from ..subcommands import list as listing
 
 
 class Subcommand(Protocol):
@@ -35,23 +37,23 @@ class Subcommand(Protocol):
 
 
 SUBCOMMANDS: dict[str, Subcommand] = {
-    "list": List(),
-    "show": Show(),
-    "clear": Clear(),
-    "forget-note": ForgetNote(),
-    "watch": Watch(),
-    "fence": Fence(),
-    "config": Config(),
-    "doctor": Doctor(),
-    "run": Run(),
-    "jobs": Jobs(),
-    "pause": Pause(),
-    "resume": Resume(),
-    "metrics": Metrics(),
-    "tasks": Tasks(),
-    "sweep": Sweep(),
-    "records": Records(),
-    "completion": Completion(),
+    "list": listing.List(),
+    "show": show.Show(),
+    "clear": clear.Clear(),
+    "forget-note": show.ForgetNote(),
+    "watch": listing.Watch(),
+    "fence": fence.Fence(),
+    "config": show.Config(),
+    "doctor": doctor.Doctor(),
+    "run": run.Run(),
+    "jobs": jobs.Jobs(),
+    "pause": jobs.Pause(),
+    "resume": jobs.Resume(),
+    "metrics": metrics.Metrics(),
+    "tasks": tasks.Tasks(),
+    "sweep": tasks.Sweep(),
+    "records": records.Records(),
+    "completion": completion.Completion(),
 }
 
 
