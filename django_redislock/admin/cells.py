@@ -119,35 +119,23 @@ def badge(state: str, why: str = "") -> str:
 
 def html(its: Any) -> str:
     """Return how a page shows a value of a column."""
-    match its:
-        case None | "" | Seconds(number=None):
-            return NOTHING
-        case SafeString():
-            return its
-        case Stage():
-            return str(NAMES[its])
-        case Judged():
-            return with_quiet(badge(*its), its.why and sentence(its.why))
-        case Owner():
-            return value(_host_and_process(its))
-        case PastHolder():
-            return with_quiet(str(NAMES[its.ending]), value(its.why) if its.why else "")
-        case RunInfo():
-            attempt = f" ({its.attempt})" if its.attempt > 1 else ""
-            return format_html("{}{}", badge(its.outcome), attempt)
-        case LockInfo():
-            return _holders(its)
-        case Lease():
-            return _lease(its)
-        case Seconds(since=datetime() as since):
-            return time_of(since, duration(its.number))
-        case Seconds():
-            return format_html(LTR, duration(its.number))
-        case datetime():
-            return instant(its)
-        case int():  # without separators of thousands, so that it can be searched for in a log
-            return str(its)
-    return sentence(its)
+    if its in (None, "", Seconds(None)):
+        return NOTHING
+    return next(look(its) for kind, look in _LOOKS if isinstance(its, kind))
+
+
+def _past(one: PastHolder) -> str:
+    return with_quiet(str(NAMES[one.ending]), value(one.why) if one.why else "")
+
+
+def _run(run: RunInfo) -> str:
+    attempt = f" ({run.attempt})" if run.attempt > 1 else ""
+    return format_html("{}{}", badge(run.outcome), attempt)
+
+
+def _seconds(its: Seconds) -> str:
+    text = duration(its.number)
+    return format_html(LTR, text) if its.since is None else time_of(its.since, text)
 
 
 def shown(column: Column[LockInfo], ordering: str | None = None) -> Callable[[LockStatus], str]:
@@ -201,6 +189,21 @@ def _lease(lease: Lease) -> str:
         gettext("What remains of the lease"),
         left,
     )
+
+
+_LOOKS: Sequence[tuple[type, Callable[[Any], str]]] = (
+    (SafeString, str),
+    (Stage, lambda its: str(NAMES[its])),
+    (Judged, lambda its: with_quiet(badge(*its), its.why and sentence(its.why))),
+    (Owner, lambda its: value(_host_and_process(its))),
+    (PastHolder, _past),
+    (RunInfo, _run),
+    (LockInfo, _holders),
+    (Lease, _lease),
+    (Seconds, _seconds),
+    (object, sentence),
+)
+"""How a page shows each type of value of a column. The first one that fits counts."""
 
 
 # Tables.

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from datetime import datetime
 from enum import StrEnum
+from types import NoneType
 from typing import Any, NamedTuple, TypeVar
 from unicodedata import combining, east_asian_width
 
@@ -157,38 +158,38 @@ STYLES = {
 """The styles of the states of locks and jobs, and of the outcomes of runs."""
 
 
+def _holder(lock: LockInfo) -> Cell:
+    text = holder(lock)  # host and process are never cut, and a thread may follow
+    return Cell(text, whole=width(" · ".join(text.split(" · ", 2)[:2])))
+
+
+def _run(run: RunInfo) -> Cell:
+    attempt = f" ({run.attempt})" if run.attempt > 1 else ""
+    return Cell(f"{run.outcome}{attempt}", STYLES.get(run.outcome, ""))
+
+
+_LOOKS: Sequence[tuple[type, Callable[[Any], Cell]]] = (
+    (Cell, lambda its: its),
+    (NoneType, lambda _: Cell(NOTHING)),
+    (Owner, lambda its: Cell(process_name(its) or NOTHING)),
+    (Unusual, lambda its: Cell(clean(its), "WARNING")),
+    (StrEnum, lambda its: Cell(its, STYLES.get(its, ""))),
+    (LockInfo, _holder),
+    (Judged, lambda its: cell(its.state)),
+    (PastHolder, lambda its: Cell(f"{its.ending} {its.why}".rstrip())),
+    (RunInfo, _run),
+    (Lease, lambda its: Cell("no TTL" if its.left is None else duration(its.left))),
+    (Seconds, lambda its: Cell(duration(its.number))),
+    (datetime, lambda its: Cell(instant(its))),
+    (tuple, lambda its: Cell(clean(", ".join(filter(None, its))))),
+    (object, lambda its: Cell(clean(str(its)))),
+)
+"""How a terminal shows each type of value of a column. The first one that fits counts."""
+
+
 def cell(value: Any) -> Cell:
     """Return how a terminal shows a value of a column."""
-    match value:
-        case Cell():
-            return value
-        case None:
-            return Cell(NOTHING)
-        case Owner():
-            return Cell(process_name(value) or NOTHING)
-        case Unusual():
-            return Cell(clean(value), "WARNING")
-        case StrEnum():
-            return Cell(value, STYLES.get(value, ""))
-        case LockInfo():
-            text = holder(value)  # host and process are never cut, and a thread may follow
-            return Cell(text, whole=width(" · ".join(text.split(" · ", 2)[:2])))
-        case Judged():
-            return cell(value.state)
-        case PastHolder():
-            return Cell(f"{value.ending} {value.why}".rstrip())
-        case RunInfo():
-            attempt = f" ({value.attempt})" if value.attempt > 1 else ""
-            return Cell(f"{value.outcome}{attempt}", STYLES.get(value.outcome, ""))
-        case Lease(left=None):
-            return Cell("no TTL")
-        case Lease() | Seconds():
-            return Cell(duration(value[0]))
-        case datetime():
-            return Cell(instant(value))
-        case tuple():
-            return Cell(clean(", ".join(filter(None, value))))
-    return Cell(clean(str(value)))
+    return next(look(value) for kind, look in _LOOKS if isinstance(value, kind))
 
 
 def table(
