@@ -508,7 +508,8 @@ def _host(owner: str) -> str:
 
 
 def _listing() -> Listing:
-    from .inspection import Listing, inspectors, servers
+    from .inspection import Listing, inspectors
+    from .inspection.inspector import servers
 
     return Listing([one for alias in servers() for one in inspectors(alias)])
 

@@ -32,7 +32,8 @@ from django_redislock import (
     single_flight,
 )
 from django_redislock.base.label import MAX_LABEL, clean
-from django_redislock.inspection import UNREADABLE, Inspector, Kind
+from django_redislock.inspection import Inspector, Kind
+from django_redislock.inspection.facts import UNREADABLE
 from django_redislock.locks.single_flight import _Result
 from django_redislock.management.arguments import FREE
 from tests.admin.conftest import LIST, client_of

@@ -21,7 +21,8 @@ from django_redislock import (
 )
 from django_redislock.base import label, tokens
 from django_redislock.base.holder import Holder
-from django_redislock.inspection import ORDERS, Ending, Inspector, Kind, LockInfo, State
+from django_redislock.inspection import Ending, Inspector, Kind, LockInfo, State
+from django_redislock.inspection.listing import ORDERS
 from django_redislock.inspection.reading import decide, foreign
 from django_redislock.lease.watchdog import PRESENCE, watchdog
 from django_redislock.primitives import permits

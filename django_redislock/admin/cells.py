@@ -19,7 +19,8 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ..inspection import SHARED, Ending, LockInfo, PastHolder
+from ..inspection import Ending, LockInfo, PastHolder
+from ..inspection.facts import SHARED
 from ..inspection.sheet import Column, Judged, Lease, Owner, Seconds
 from ..inspection.story import holding
 from ..inspection.tasks import Stage

@@ -34,8 +34,9 @@ from django.utils.translation import gettext, gettext_lazy, ngettext, ngettext_l
 from django.utils.translation import gettext as _
 
 from ..base import label
-from ..inspection import HolderInfo, Inspector, LockInfo, RedlockInspector, State
+from ..inspection import HolderInfo, Inspector, LockInfo, State
 from ..inspection.clearing import ClearOutcome, Target
+from ..inspection.inspector import RedlockInspector
 from ..inspection.sheet import LOCKS
 from ..inspection.story import consequences, consequences_of_all, held_by, holder_name, safer
 from ..inspection.words import clean, translated

@@ -22,21 +22,9 @@ from django.utils.translation import gettext, ngettext_lazy
 from django.utils.translation import gettext_lazy as _
 
 from ..base.exceptions import LockError
-from ..inspection import (
-    SHARED,
-    UNREADABLE,
-    WORST_FIRST,
-    Counts,
-    Ending,
-    HolderInfo,
-    LockInfo,
-    Past,
-    State,
-    WaiterInfo,
-    servers,
-    sheet,
-)
-from ..inspection.facts import Group, groups
+from ..inspection import Counts, Ending, HolderInfo, LockInfo, Past, State, WaiterInfo, sheet
+from ..inspection.facts import SHARED, UNREADABLE, WORST_FIRST, Group, groups
+from ..inspection.inspector import servers
 from ..inspection.story import consequences, free_story, safer, story
 from ..inspection.tasks import NAMES, TASKS, Stage, TasksInfo, names, tasks_of
 from ..inspection.words import clean, duration, process_name, translated

@@ -21,9 +21,6 @@ the server. Its locks are *unknown*: it may come back.
 """
 
 from .facts import (
-    SHARED,
-    UNREADABLE,
-    WORST_FIRST,
     Counts,
     Ending,
     HolderInfo,
@@ -37,14 +34,10 @@ from .facts import (
     State,
     WaiterInfo,
 )
-from .inspector import Inspector, RedlockInspector, inspector_of, inspectors, servers
-from .listing import ORDERS, Listing
+from .inspector import Inspector, inspectors
+from .listing import Listing
 
 __all__ = [
-    "ORDERS",
-    "SHARED",
-    "UNREADABLE",
-    "WORST_FIRST",
     "Counts",
     "Ending",
     "HolderInfo",
@@ -57,10 +50,7 @@ __all__ = [
     "Past",
     "PastHolder",
     "Progress",
-    "RedlockInspector",
     "State",
     "WaiterInfo",
-    "inspector_of",
     "inspectors",
-    "servers",
 ]

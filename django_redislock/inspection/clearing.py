@@ -10,7 +10,8 @@ from ..base.exceptions import LockError, LockUnavailable
 from ..base.servers import Servers
 from ..primitives import permits
 from ..settings import conf
-from . import HolderInfo, Inspector, LockInfo, RedlockInspector
+from . import HolderInfo, Inspector, LockInfo
+from .inspector import RedlockInspector
 
 
 class ClearOutcome(StrEnum):

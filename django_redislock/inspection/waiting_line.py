@@ -13,7 +13,8 @@ from ..base import background, label
 from ..base.exceptions import LockError
 from ..base.process import rlock
 from ..lease.lock import Lock
-from . import Inspector, RedlockInspector, inspector_of
+from . import Inspector
+from .inspector import RedlockInspector, inspector_of
 from .story import holder
 from .words import clean, count, duration, instant
 

@@ -20,7 +20,8 @@ from ..base import label
 from ..base.exceptions import LockError, LockUnavailable
 from ..base.servers import aliases_of
 from ..commands import BUSY, LOST, UNAVAILABLE
-from ..inspection import Inspector, Listing, LockInfo, RedlockInspector, inspector_of, inspectors
+from ..inspection import Inspector, Listing, LockInfo, inspectors
+from ..inspection.inspector import RedlockInspector, inspector_of
 from ..inspection.words import clean
 from ..primitives.keys import validate_name
 from ..settings import conf

@@ -9,7 +9,7 @@ from unittest import mock
 
 from .. import signals
 from ..base.exceptions import LeaseLost, LockError
-from ..inspection import servers
+from ..inspection.inspector import servers
 from ..inspection.tasks import Stage, TasksInfo, names
 from ..lease import notes, order
 from ..lease.lease import Lease

@@ -16,8 +16,8 @@ from redis import Redis
 from devtools.redis_server import RedisServer, find_server
 from django_redislock import LeaseRevoked, redis_lock
 from django_redislock.client import Lock
-from django_redislock.inspection import ORDERS
 from django_redislock.inspection.inspector import LOCKS_AT_ONCE
+from django_redislock.inspection.listing import ORDERS
 from tests.caches import caches
 from tests.operations.calling import call, cut_off, granted, run, strangers, write_down
 

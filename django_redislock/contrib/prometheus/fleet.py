@@ -21,7 +21,8 @@ from django.core.exceptions import ImproperlyConfigured
 from ...base.background import start
 from ...base.clock import now
 from ...base.exceptions import LockError
-from ...inspection import Inspector, Listing, LockInfo, State, inspectors, servers
+from ...inspection import Inspector, Listing, LockInfo, State, inspectors
+from ...inspection.inspector import servers
 from ...inspection.tasks import Stage, TasksInfo, names
 from ...periodic.job import jobs
 from ...periodic.report import JobInfo, JobState, Ledger

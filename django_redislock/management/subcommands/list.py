@@ -15,7 +15,9 @@ from ...base.exceptions import LockError, LockUnavailable
 from ...commands import UNAVAILABLE
 from ...doctor.finding import Level
 from ...doctor.rules import UNREACHABLE, server_findings
-from ...inspection import ORDERS, WORST_FIRST, Listing, Page, State
+from ...inspection import Listing, Page, State
+from ...inspection.facts import WORST_FIRST
+from ...inspection.listing import ORDERS
 from ...inspection.sheet import LOCKS
 from ...inspection.tasks import Stage, names
 from ...inspection.words import clean, count, instant

@@ -9,8 +9,8 @@ from difflib import get_close_matches
 from typing import Any
 
 from ...base.servers import aliases_of
-from ...inspection import SHARED, UNREADABLE, Inspector, LockInfo, Past, State, WaiterInfo
-from ...inspection.facts import NoteInfo, groups
+from ...inspection import Inspector, LockInfo, Past, State, WaiterInfo
+from ...inspection.facts import SHARED, UNREADABLE, NoteInfo, groups
 from ...inspection.sheet import HOLDERS, PAST, SETTINGS, WAITERS, facts, settings_of, wants
 from ...inspection.story import free_story, kind, silent, story
 from ...inspection.tasks import TASKS, TasksInfo, tasks_of

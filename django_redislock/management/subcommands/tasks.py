@@ -12,7 +12,7 @@ from django.core.management.base import CommandError
 from ...base.exceptions import LockError
 from ...base.servers import aliases_of
 from ...commands import BUSY
-from ...inspection import servers
+from ...inspection.inspector import servers
 from ...inspection.tasks import NAMES, TASKS, Stage, TasksInfo, drop_claim, names, tasks
 from ...inspection.words import clean, count, duration
 from ...primitives.work import PREFIX
