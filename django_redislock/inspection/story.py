@@ -187,16 +187,18 @@ def held_by(lock: LockInfo) -> Sentence:
     )
 
 
+_TROUBLE = {
+    State.BROKEN: _("It is broken: %(why)s."),
+    State.STALE: _("It is stale: %(why)s."),
+    State.UNKNOWN: _("Whether it lives is unknown: %(why)s."),
+}
+
+
 def _alive(one: HolderInfo) -> Sentence:
-    if one.state == State.BROKEN:
-        return Sentence(_("It is broken: %(why)s."), why=one.why)
-    if one.state == State.STALE:
-        return Sentence(_("It is stale: %(why)s."), why=one.why)
-    if one.state == State.UNKNOWN:
-        return Sentence(_("Whether it lives is unknown: %(why)s."), why=one.why)
-    if one.holder.owner is None:
-        return Sentence(_("Whether it lives is not known."))
-    return Sentence(_("Its process is alive."))
+    if one.state in _TROUBLE:
+        return Sentence(_TROUBLE[one.state], why=one.why)
+    foreign = one.holder.owner is None
+    return Sentence(_("Whether it lives is not known.") if foreign else _("Its process is alive."))
 
 
 def _frees_itself(one: HolderInfo) -> Sentence:

@@ -9,7 +9,7 @@ from functools import partial
 from hashlib import sha256
 from itertools import islice, pairwise
 from types import ModuleType
-from typing import Any, Literal, Protocol, TypedDict, TypeVar, Unpack
+from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import autodiscover_modules
@@ -32,21 +32,13 @@ SECOND = 1_000_000
 _FIRST_SPAN = 60 * SECOND
 
 
-class Schedule(Protocol):
-    def next(self, after: int) -> int | None:
-        """Return the first tick later than `after`, or None."""
-
-    def last(self, after: int, upto: int) -> int | None:
-        """Return the last tick later than `after` and not later than `upto`, or None."""
-
-    @property
-    def words(self) -> str:
-        """The schedule in English."""
-
-
 @dataclass(frozen=True, slots=True)
 class Every:
-    """A schedule of every so many seconds, counted from 1970-01-01 00:00 UTC."""
+    """A schedule of every so many seconds, counted from 1970-01-01 00:00 UTC.
+
+    `next` returns the first tick later than `after`, and `last` the last one that is not later
+    than `upto` either. `words` are the schedule in English.
+    """
 
     seconds: float
 
@@ -127,6 +119,9 @@ class Cron:
             # cronsim returns the first of two equal hours, even if that one is over.
             if tick > after:
                 yield tick
+
+
+Schedule = Every | Cron
 
 
 def shortest(schedule: Schedule) -> float:
