@@ -110,7 +110,7 @@ FAULTS = [
     ),
     Fault(
         "queued: a message counts as missed",
-        'and port.learned == "look"\n',
+        'and port.wakeup == "poll"\n',
         "\n",
         "tests/test_learned.py",
     ),

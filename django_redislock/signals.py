@@ -55,9 +55,9 @@ class LockEvent:
     """Why the lock was cleared, lost or unlocked."""
     key: str = ""
     """The key of the lock in Redis."""
-    learned: str = ""
+    wakeup: str = ""
     """How a waiter learned that it has the lock: `"process"`, from another thread or task of its
-    process; `"message"`; or `"look"`, since it asked by itself. `""`: it did not wait."""
+    process; `"message"`; or `"poll"`, since it asked by itself. `""`: it did not wait."""
 
 
 observers: tuple[Callable[[LockEvent], None], ...] = ()

@@ -110,7 +110,7 @@ def learned() -> Iterator[list[str]]:
 
     def observer(event: LockEvent) -> None:
         if event.outcome == "acquired":
-            seen.append(event.learned)
+            seen.append(event.wakeup)
 
     signals.observe(observer)
     yield seen

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from django_redislock.primitives import queued
-from django_redislock.primitives.contract import Grant, Handed, Learned
+from django_redislock.primitives.contract import Grant, Handed, Wakeup
 from django_redislock.primitives.keys import Keys
 from django_redislock.primitives.waiting import DEAF
 
@@ -461,7 +461,7 @@ class SteppedIO:
         self.inbox = inbox
         self.wake_at: float | None = None
         """While it waits: until when."""
-        self.learned: Learned = ""
+        self.wakeup: Wakeup = ""
         self.told: set[str] = set()
         self.granted: Grant | Handed | None = None
         self.request: Callable[[], Any] | None = None
@@ -508,7 +508,7 @@ class SteppedIO:
         self, seconds: float, left: float = 0.0, *, rest: float = 0.0
     ) -> Grant | Handed | None:
         await self._until(self.server.time + seconds)
-        self.learned = "message" if self._token in self.told else "look"
+        self.wakeup = "message" if self._token in self.told else "poll"
         self.told.discard(self._token)
         grant, self.granted = self.granted, None
         return grant

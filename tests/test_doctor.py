@@ -851,7 +851,7 @@ class TestMessages:
         assert "up to 0.9 s, instead of a few ms. The server says" in found["W111"]["message"]
         assert "+publish" in found["E105"]["hint"]
         assert found["W111"]["hint"] == "See redislock.E105"
-        admin.set("redislock:untold", 12)
+        admin.set("redislock:missed_wakeups", 12)
         assert "were late so far: 12. The" in doctor().findings["W111"]["message"]
 
     def test_w112_nobody_can_be_counted(self, without: Callable[..., Redis]) -> None:
@@ -907,11 +907,11 @@ class TestMessages:
     def test_how_many_were_not_announced(self, good: Redis) -> None:
         """I101 says the number, if it is one. The counters have no TTL, rightly."""
         assert "announced" not in doctor().findings["I101"]["message"]
-        good.mset({"redislock:untold": 3, "redislock:clearings": 1})
+        good.mset({"redislock:missed_wakeups": 3, "redislock:clearings": 1})
         report = doctor()
         assert not report.wrong
         assert "handovers that no message announced: 3" in report.findings["I101"]["message"]
-        good.set("redislock:untold", "x")
+        good.set("redislock:missed_wakeups", "x")
         assert "announced" not in doctor().findings["I101"]["message"]
 
 

@@ -161,11 +161,11 @@ def test_clearings(redis: Redis) -> None:
     assert scraped("redislock_clearings_total") == {(): 2}
 
 
-def test_untold_handovers(redis: Redis) -> None:
+def test_missed_wakeups(redis: Redis) -> None:
     """Handovers that no message announced."""
-    assert scraped("redislock_untold_handovers_total") == {(): 0}
-    redis.set("redislock:untold", 3)
-    assert scraped("redislock_untold_handovers_total") == {(): 3}
+    assert scraped("redislock_missed_wakeups_total") == {(): 0}
+    redis.set("redislock:missed_wakeups", 3)
+    assert scraped("redislock_missed_wakeups_total") == {(): 3}
 
 
 def test_more_locks_than_are_read(monkeypatch: pytest.MonkeyPatch, redis: Redis) -> None:

@@ -69,7 +69,7 @@ def test_by_looking(redis: Redis, learned: list[str]) -> None:
     learned.clear()
     with ThreadPoolExecutor(1) as threads:
         threads.submit(waits).result(PATIENCE)
-    assert learned == ["look"]
+    assert learned == ["poll"]
 
 
 @contextmanager
@@ -85,8 +85,8 @@ def no_messages(redis: Redis) -> Iterator[None]:
 def nothing_was_counted(redis: Redis) -> None:
     """Neither by now nor later in the background."""
     watchdog(server_of("default")).settle(PATIENCE)
-    assert Inspector().untold() == 0
-    assert not redis.exists("redislock:untold")
+    assert Inspector().missed_wakeups() == 0
+    assert not redis.exists("redislock:missed_wakeups")
 
 
 class TestUntold:
@@ -103,9 +103,9 @@ class TestUntold:
             listens(redis)
             worker.go_on()
             waiter.result(PATIENCE)
-        assert learned == ["look"]
-        eventually(lambda: Inspector().untold() == 1)
-        assert redis.get("redislock:untold") == b"1"
+        assert learned == ["poll"]
+        eventually(lambda: Inspector().missed_wakeups() == 1)
+        assert redis.get("redislock:missed_wakeups") == b"1"
 
     @pytest.mark.parametrize(
         ("name", "holder", "lock"),
@@ -131,7 +131,7 @@ class TestUntold:
                 # So that it is released as if by another process.
                 monkeypatch.setattr(BasePort, "own_inbox", lambda *_: "")
             waiter.result(PATIENCE)
-        eventually(lambda: Inspector().untold() == 1)
+        eventually(lambda: Inspector().missed_wakeups() == 1)
 
     def test_a_message_that_takes_its_time(
         self, redis: Redis, learned: list[str], start: Callable[..., Worker], monkeypatch: Any

@@ -37,7 +37,7 @@ NAMES = {
     deduplicate: "aforget forget",
     single_flight: "",
     LockEvent: (
-        "by fencing_token held holder key label learned name outcome owner using waited why"
+        "by fencing_token held holder key label name outcome owner using waited wakeup why"
     ),
 }
 

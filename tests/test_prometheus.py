@@ -126,10 +126,10 @@ class TestMetrics:
             redis_lock("job", ttl=1, renew=False).acquire()
             threads.submit(waits).result(PATIENCE)
         ways = {
-            way: value("redislock_handovers_total", way=way)
-            for way in ("process", "message", "look")
+            way: value("redislock_handovers_total", wakeup=way)
+            for way in ("process", "message", "poll")
         }
-        assert ways == {"process": 1, "message": 0, "look": 1}
+        assert ways == {"process": 1, "message": 0, "poll": 1}
         assert attempts("acquired") == 4
 
     def test_unknown(self) -> None:

@@ -142,7 +142,8 @@ def _messages(server: ServerFacts) -> Iterator[Finding]:
     refused = "nknown" in its.spublish or "+ssubscribe" in server.refused.optional
     sharded = server.sharded and not refused
     if its.spublish if sharded else its.publish:
-        missed = f" Handovers that were late so far: {server.untold}." if server.untold else ""
+        late = server.missed_wakeups
+        missed = f" Handovers that were late so far: {late}." if late else ""
         yield Finding(
             "redislock.W111",
             "A script can't send messages (PUBLISH, SPUBLISH), so no waiter of another process "
@@ -306,8 +307,8 @@ def _summary(server: ServerFacts) -> Iterator[Finding]:
     if info:
         parts += [f"clients: {info.get('connected_clients')} of {info.get('maxclients', '?')}"]
         parts += [f"replicas: {info.get('connected_slaves')}"]
-    if server.untold:
-        parts += [f"handovers that no message announced: {server.untold}"]
+    if server.missed_wakeups:
+        parts += [f"handovers that no message announced: {server.missed_wakeups}"]
     parts += [_after_loss(server)]
     text = ", ".join(parts)
     yield Finding("redislock.I101", f"{text[0].upper()}{text[1:]}.", "")

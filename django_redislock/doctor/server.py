@@ -93,7 +93,7 @@ class ServerFacts:
     vendor: vendors.Vendor = vendors.SOMEBODY
     active_active: bool = False
     """Whether other servers accept writes of the same data, as far as that can be seen."""
-    untold: int = 0
+    missed_wakeups: int = 0
     """How many handovers no message announced to a waiter that listened."""
     unreadable_clocks: int = 0
     """How often the last fencing token could not be read."""
@@ -186,7 +186,7 @@ class _Asking:
                 key = counter(Keys.of(prefix, "-").index, what)
                 with suppress(MovedError):  # another node of the cluster has this one
                     counted[what] = self._client.get(key)
-        facts.untold = label.number(counted["untold"]) or 0
+        facts.missed_wakeups = label.number(counted["missed_wakeups"]) or 0
         facts.unreadable_clocks = label.number(counted[fence.COUNTER]) or 0
         if thorough:
             self._look_closely(server, facts)

@@ -149,10 +149,10 @@ class Inspector:
         goes back."""
         return self._counted("clearings")
 
-    def untold(self) -> int:
+    def missed_wakeups(self) -> int:
         """Return how many times a waiter was handed a lock at this server and no message said so,
         as far as its data goes back."""
-        return self._counted("untold")
+        return self._counted("missed_wakeups")
 
     def _counted(self, what: str) -> int:
         return self._ask(label.number, "inspection_count", [counter(self._index, what)], []) or 0

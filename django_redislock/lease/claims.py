@@ -285,11 +285,11 @@ async def acquire(
             return got
         claim.granted = got
         held = hold(got)
-        if got.untold:  # counted in the background: the holder has waited for long enough
-            key = counter(claim.keys.index, "untold")
+        if got.missed_wakeup:  # counted in the background: the holder has waited for long enough
+            key = counter(claim.keys.index, "missed_wakeups")
             watchdog(server).release_later(claim.keys.name, partial(_count, key=key))
         waited = port.now() - began
-        await report(port, "acquired", claim, server, waited=waited, learned=port.learned)
+        await report(port, "acquired", claim, server, waited=waited, wakeup=port.wakeup)
         return held
     except BaseException as error:
         await cut_short(error, port_type, server, claim, until)

@@ -38,7 +38,7 @@ class Terms(NamedTuple):
 NO_TERMS = Terms()
 
 
-Learned = Literal["", "process", "message", "look"]
+Wakeup = Literal["", "process", "message", "poll"]
 """How a wait ended: by another thread or task of the process, by a message, or by itself. "":
 there was none."""
 
@@ -61,7 +61,7 @@ class Scripts(Protocol):
 class Port(Scripts, Protocol):
     """Everything that a primitive may await. Times are seconds."""
 
-    learned: Learned
+    wakeup: Wakeup
     """How the last wait ended."""
 
     def plain(self, keys: Keys) -> bool:
@@ -248,7 +248,7 @@ class Grant(NamedTuple):
     sent: float
     """When the request that got the lock was sent, by the clock of this process; or some time
     before that."""
-    untold: bool = False
+    missed_wakeup: bool = False
     """A release has handed the lock over, and the waiter found out by asking, although it
     listened: no message came."""
     lives: float | None = None

@@ -223,7 +223,7 @@ def presence(index: str, process: str) -> str:
     return f"{index.removesuffix(':index')}:process:{process}"
 
 
-COUNTED = ("clearings", "untold", "unreadable_clocks")
+COUNTED = ("clearings", "missed_wakeups", "unreadable_clocks")
 """Ends of the keys that count: locks that operators have cleared; handovers that no message
 announced to a waiter that listened; and fencing tokens that could not be read."""
 

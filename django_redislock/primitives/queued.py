@@ -277,13 +277,13 @@ async def acquire(port: Port, claim: Claim, wait: float | None, way: Ask) -> Out
                 continue
             if code == 1:
                 acquired_us, fence = rest
-                untold = (
+                missed_wakeup = (
                     anchor is not None
                     and listened
-                    and port.learned == "look"
+                    and port.wakeup == "poll"
                     and anchor.late(acquired_us, attempts.sent) >= LATE
                 )
-                return Grant(fence, acquired_us, attempts.sent, untold)
+                return Grant(fence, acquired_us, attempts.sent, missed_wakeup)
             if code == 2:
                 # Killed waiters stood before us. A script removes only some of them, since Redis
                 # stands still meanwhile, and the lock may be free: so this is no refusal yet.

@@ -23,7 +23,7 @@ from ..base import process, tokens
 from ..base.clock import now
 from ..base.exceptions import LockError, LockUnavailable
 from ..primitives import fence, scripts, waiting
-from ..primitives.contract import NO_TERMS, Grant, Handed, Learned, Request, Terms, Word, run
+from ..primitives.contract import NO_TERMS, Grant, Handed, Request, Terms, Wakeup, Word, run
 from ..primitives.keys import Keys, Shared
 from ..primitives.scripts import ask, pttls
 from ..primitives.waiting import DEAF, LEAST, LINE, NEVER
@@ -89,7 +89,7 @@ class BasePort:
     _token = ""
     _news: _News
     _own_inbox: Inbox | None = None
-    learned: Learned = ""
+    wakeup: Wakeup = ""
     _line: threading.Semaphore | None = None
     """The line in which this port has its turn, until the next script has ended."""
     _until = NEVER
@@ -264,7 +264,7 @@ class BasePort:
     ) -> Grant | Handed | None:
         if not self._boxes:  # no message can come
             await self.sleep(seconds)
-            self.learned = "look"
+            self.wakeup = "poll"
             return None
         until = now() + left
         rests = rest and len(self._boxes) == 1 and self._boxes[0].rests(self._token)
@@ -272,7 +272,7 @@ class BasePort:
         await self._take_turn(until)
         grant, self._news.grant = self._news.grant, None
         of_process = type(grant) is Grant
-        self.learned = "process" if of_process else "message" if self._news.notified else "look"
+        self.wakeup = "process" if of_process else "message" if self._news.notified else "poll"
         self._news.notified = False
         # No replica has confirmed a grant that was handed over.
         return None if self._terms.replicas else grant

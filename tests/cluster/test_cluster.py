@@ -310,9 +310,9 @@ def test_the_doctor_sees_each_node(cluster: RedisCluster) -> None:
 
 def test_what_is_counted(cluster: RedisCluster) -> None:
     """A counter is at one node, and only the doctor's finding about that node has it."""
-    key = counter(Keys.of("redislock", "job").index, "untold")
+    key = counter(Keys.of("redislock", "job").index, "missed_wakeups")
     run(SyncPort(server_of("default")).script("count", [key], [word(), 3]))
-    assert Inspector().untold() == 3
+    assert Inspector().missed_wakeups() == 3
     says = [one.message for one in server_findings("default")]
     assert sum("no message announced: 3" in one for one in says) == 1
     assert not any("not seen" in one.lower() for one in says)

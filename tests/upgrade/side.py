@@ -76,7 +76,7 @@ class Side:
             self._calls += 1
 
     def _note(self, event: LockEvent, **_: object) -> None:
-        self._learned = event.learned
+        self._learned = getattr(event, "wakeup", "") or getattr(event, "learned", "")
 
     def package(self) -> str:
         """Where the package is that this process has."""

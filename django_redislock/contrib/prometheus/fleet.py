@@ -121,11 +121,11 @@ class _Snapshot(Collector):
             page = listing.page(limit=MOST_LOCKS)
             waits = _oldest_waits(using, page.items)
             cleared = sum(one.clearings() for one in inspectors(using))
-            untold = sum(one.untold() for one in inspectors(using))
+            missed = sum(one.missed_wakeups() for one in inspectors(using))
         except LockError:
             return False
         self._add("redislock_clearings_total", [using], cleared)
-        self._add("redislock_untold_handovers_total", [using], untold)
+        self._add("redislock_missed_wakeups_total", [using], missed)
         self._add("redislock_unread_locks", [using], page.total - len(page.items))
         groups: dict[str, list[LockInfo]] = {OTHER: []}
         for lock in page.items:
@@ -194,7 +194,7 @@ FAMILIES: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "redislock_oldest_hold_seconds": ("How long the lock that is held longest is held.", _LOCK),
     "redislock_clearings_total": ("Locks that operators have cleared.", ("using",)),
-    "redislock_untold_handovers_total": (
+    "redislock_missed_wakeups_total": (
         "Handovers that no message announced to a waiter that listened.",
         ("using",),
     ),

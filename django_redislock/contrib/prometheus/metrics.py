@@ -47,7 +47,7 @@ HOLD = Histogram(
 HANDOVERS = Counter(
     "redislock_handovers_total",
     "Locks that were acquired after a wait, by how the waiter learned it.",
-    (*LABELS, "way"),
+    (*LABELS, "wakeup"),
 )
 UNKNOWN = Counter(
     "redislock_unknown_total",
@@ -81,8 +81,8 @@ def count(event: LockEvent) -> None:
         ATTEMPTS.labels(*labels, outcome).inc()
         WAIT.labels(*labels, outcome).observe(event.waited)
     if event.outcome == "acquired":
-        if event.learned:
-            HANDOVERS.labels(*labels, event.learned).inc()
+        if event.wakeup:
+            HANDOVERS.labels(*labels, event.wakeup).inc()
         for counter in (UNKNOWN, LOST, UNLOCKED):
             counter.labels(*labels)  # 0 before it is 1, or rate() would miss the first one
         if _active.begin(event, labels):
