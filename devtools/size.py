@@ -43,12 +43,12 @@ PRODUCTS = (
     Product(
         "edges to Django",
         ("views", "commands", "fencing", "client", "cache", "testing"),
-        2_440,
+        2_285,
     ),
     Product(
         "operations",
         (*("inspection", "admin", "management", "doctor", "contrib", "apps", "models"),),
-        7_400,
+        7_500,
     ),
     Product("periodic", ("periodic", "primitives/ledger"), 1_280),
     Product("notes", ("lease/notes", "primitives/note"), 220),
