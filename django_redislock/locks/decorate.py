@@ -38,6 +38,7 @@ _STARTERS = ("delay", "enqueue", "apply_async", "send")
 """Methods with which a task queue starts a task: Celery; RQ, Huey and django.tasks; Celery;
 Dramatiq."""
 
+AnyFunction = Callable[..., Any]
 LockFor = Callable[[tuple[Any, ...], dict[str, Any]], Lock]
 """Returns the lock of one call of a function."""
 
@@ -274,9 +275,7 @@ class FunctionDecorator(Generic[OnConflict_co]):
         """Return the lock of a call. `where` is its label unless the lock has one."""
         return self._lock._renamed(name, where)
 
-    def _wrap(
-        self, kind: str, function: Callable[..., Any], lock_for: LockFor
-    ) -> Callable[..., Any]:
+    def _wrap(self, kind: str, function: AnyFunction, lock_for: LockFor) -> AnyFunction:
         """Return the decorated function. By default each call holds its lock."""
         return WRAPPERS[kind](function, lock_for)
 

@@ -46,7 +46,7 @@ from ..base.holder import Holder
 from ..lease.lock import Lock, call, refuse_event_loop
 from ..lease.transactions import blocks_of_the_project
 from ..settings.validators import WAIT, refuse_unknown, validate_wait
-from .decorate import FunctionDecorator, LockFor, acquire
+from .decorate import AnyFunction, FunctionDecorator, LockFor, acquire
 from .once import INSIDE, Done
 from .redis_lock import redis_lock
 
@@ -387,9 +387,7 @@ class once_in_transaction(FunctionDecorator[Literal["skip"]]):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._template!r}>"
 
-    def _wrap(
-        self, kind: str, function: Callable[..., Any], lock_for: LockFor
-    ) -> Callable[..., Any]:
+    def _wrap(self, kind: str, function: AnyFunction, lock_for: LockFor) -> AnyFunction:
         if kind != "function":
             raise TypeError(
                 f"{type(self).__name__} can't decorate the {kind} {function!r}, since Django's "

@@ -66,7 +66,7 @@ from ..settings.validators import (
 )
 from ..transport.ports import AsyncPort, SyncPort
 from ..transport.server import server_of
-from .decorate import FunctionDecorator, LockFor
+from .decorate import AnyFunction, FunctionDecorator, LockFor
 from .redis_lock import redis_lock
 
 T = TypeVar("T")
@@ -366,9 +366,7 @@ class once(FunctionDecorator[Literal["skip"]]):
             yield True
             await completion.complete(AsyncPort(lease._server), DONE)
 
-    def _wrap(
-        self, kind: str, function: Callable[..., Any], lock_for: LockFor
-    ) -> Callable[..., Any]:
+    def _wrap(self, kind: str, function: AnyFunction, lock_for: LockFor) -> AnyFunction:
         def decorated(*args: Any, **kwargs: Any) -> Any:
             with self._block(lock_for(args, kwargs)) as first:
                 return call(function, args, kwargs) if first else None

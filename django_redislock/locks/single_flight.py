@@ -42,7 +42,7 @@ from ..primitives.contract import run
 from ..primitives.waiting import Deadline
 from ..settings.validators import OF_A_RESULT, WAIT, refuse_unknown, validate_kept
 from ..transport.ports import AsyncPort, SyncPort
-from .decorate import FunctionDecorator, LockFor
+from .decorate import AnyFunction, FunctionDecorator, LockFor
 from .once import Done, acquire_unless_recorded, write_at_release
 from .redis_lock import redis_lock
 
@@ -130,9 +130,7 @@ class single_flight(FunctionDecorator[Literal["raise"]]):
     def __repr__(self) -> str:
         return f"<single_flight {self._template!r}>"
 
-    def _wrap(
-        self, kind: str, function: Callable[..., Any], lock_for: LockFor
-    ) -> Callable[..., Any]:
+    def _wrap(self, kind: str, function: AnyFunction, lock_for: LockFor) -> AnyFunction:
         if kind.endswith("generator"):
             raise TypeError(f"single_flight shares one result, and {function!r} is a {kind}")
         if self._template is None and Parameters(function).left():
