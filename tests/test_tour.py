@@ -101,6 +101,25 @@ def test_two_clicks_kill_one_process(tour: Tour) -> None:
     tour.until(try_it)
 
 
+def test_a_stopped_holder_is_not_stopped_again(tour: Tour) -> None:
+    """The button says so, the holder looks stopped, and it can be killed."""
+
+    def try_it() -> bool:
+        tour.until(lambda: len(tour.customers()) == 3)
+        tour.sees(r"customer-\d for 0\.[0-4]")  # its sale will not end meanwhile
+        pid = re.findall(r"\d+", tour.press("stop", r"Process \d+ is stopped for"))[0]
+        answer = tour.push("stop")
+        looks = tour.get("/tour/live/")
+        if tour.push("kill") != f"Process {pid} is killed.":
+            return False  # so slow that its lease has ended
+        assert f"Process {pid} is stopped already. Its lease ends in " in answer
+        assert re.search(rf"<b>[^<]*:{pid}:customer-\d</b>\s+<strong>stopped<", looks)
+        customers = tour.customers()
+        return len(customers) == 3 and pid not in customers
+
+    tour.until(try_it)
+
+
 def test_the_holder_stands_still(tour: Tour) -> None:
     """Its late write is refused, nothing is sold twice, and it goes on."""
     twice = tour.await_sales(6)
