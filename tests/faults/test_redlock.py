@@ -37,11 +37,12 @@ from django_redislock.base.holder import Holder
 from django_redislock.base.servers import Servers
 from django_redislock.inspection import Inspector
 from django_redislock.lease.watchdog import Watchdog, watchdog
-from django_redislock.primitives import redlock
+from django_redislock.primitives import queued, redlock
 from django_redislock.settings import conf
 from django_redislock.settings.conf import aliases
 from django_redislock.transport import loans, ports
 from django_redislock.transport.cluster import Cluster
+from django_redislock.transport.ports import SyncPort
 from django_redislock.transport.quorum import Member
 from django_redislock.transport.server import every, server_of
 from tests.caches import caches, entry
@@ -608,6 +609,35 @@ def test_one_token_while_a_majority_hangs(
     eventually(lambda: nodes.held() == [])
     monkeypatch.setattr(redlock, "WITHIN", 5.0)
     api.release(api.acquire(lock(), wait=PATIENCE))
+
+
+def test_how_long_it_pauses() -> None:
+    """Longer from try to try, up to a limit, and not much longer than the holder's lease lives."""
+    port: Any = SyncPort(server_of("default"))
+    port.uniform = lambda low, high: high
+    held = LockNotAcquired("job", Holder.parse(b"", -1, 0), 0.0)
+    ends = LockNotAcquired("job", Holder.parse(b"", 100, 0), 0.0)
+    pauses = [redlock._pause(port, tries, held, 60.0) for tries in range(1, 20)]
+    assert pauses == sorted(pauses)
+    assert pauses[0] < pauses[-1] == pauses[-2] <= 1.0
+    assert 0.1 < redlock._pause(port, 9, ends, 60.0) < pauses[-1]
+    assert redlock._pause(port, 9, held, 0.01) == 0.01
+
+
+def test_when_the_answers_decide() -> None:
+    """Two that say no and one that is down can't make it a majority, but are none themselves: the
+    others are waited for, or it would look as if nobody could be asked."""
+    algorithm = redlock.Redlock(Servers.of(ALIASES))
+    yes = queued.acquired([1, b"1", b"1"])
+    no = queued.acquired([0, b"x" * 32, 1000, b"1", 0, b"", None, 1])
+    down = LockUnavailable("refused")
+    pending = LockUnavailable("nothing yet", doubtful=True, silent=True)
+    assert not algorithm._decided([no, no, down, pending, pending])
+    assert not algorithm._decided([yes, yes, down, pending, pending])
+    assert not algorithm._decided([yes, yes, no, no, pending])
+    assert algorithm._decided([no, no, down, yes, pending])
+    assert algorithm._decided([no, no, no, pending, pending])
+    assert algorithm._decided([yes, yes, yes, pending, pending])
 
 
 # Answers get lost.
