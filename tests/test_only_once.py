@@ -162,20 +162,6 @@ class TestTransactions:
         assert not redis.exists(RECORD)
         assert eventually(elsewhere)
 
-    def test_two_databases(self, redis: Redis) -> None:
-        """Both have to commit."""
-        with transaction.atomic(using="other"):
-            with transaction.atomic():
-                assert do(commits())
-            assert not redis.exists(RECORD)
-        assert redis.exists(RECORD)
-
-    def test_a_transaction_inside(self, redis: Redis) -> None:
-        """It has ended when the block is left."""
-        with commits(), transaction.atomic():
-            pass
-        assert redis.exists(RECORD)
-
     def test_on_commit_raises(self, redis: Redis) -> None:
         """What was committed is done all the same: our step comes before those of the body."""
 

@@ -397,21 +397,6 @@ class TestSteps:
             assert [post().status_code for _ in range(3)] == [503, 200, 200]
         assert (seen, payments()) == ([False, True], 1)
 
-    def test_under_atomic_requests(self, atomic_requests: None) -> None:
-        @in_database
-        def view(request: HttpRequest, pk: int) -> HttpResponse:
-            with step("charged"):
-                pass
-            return HttpResponse("done")
-
-        with (
-            at_root(view),
-            pytest.raises(transaction.TransactionManagementError, match="non_atomic_requests"),
-        ):
-            post()
-        with at_root(transaction.non_atomic_requests(view)):
-            assert post().content == b"done"
-
 
 @on_sqlite
 class TestBadInput:
