@@ -13,6 +13,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -82,11 +83,16 @@ def room(module: str) -> str:
     return module.partition(".")[0]
 
 
-def imports_of(path: Path) -> Iterator[tuple[str, bool]]:
-    """Each module that a file imports, and whether it belongs to the package.
+@cache
+def imports_of(path: Path) -> tuple[tuple[str, bool], ...]:
+    """Return each module that a file imports, and whether it belongs to the package.
 
     Imports for type checking, and those inside functions, count as well.
     """
+    return tuple(_imports_of(path))
+
+
+def _imports_of(path: Path) -> Iterator[tuple[str, bool]]:
     package = list(path.relative_to(PACKAGE).parts[:-1])
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):

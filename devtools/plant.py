@@ -1022,24 +1022,29 @@ FAULTS = [
 ]
 
 
-def find(fault: Fault, tree: Path) -> tuple[Path, str]:
-    """Find the file with the text that the fault replaces. Raises `NotPlanted`."""
-    found = [
-        (path, text)
+def sources(tree: Path) -> dict[Path, str]:
+    """Return the files of the package in a tree, and their texts."""
+    return {
+        path: path.read_text(encoding="utf-8")
         for path in sorted((tree / PACKAGE).rglob("*"))
-        if path.suffix in (".py", ".lua") and (text := path.read_text(encoding="utf-8"))
-        for _ in range(text.count(fault.old))
-    ]
+        if path.suffix in (".py", ".lua")
+    }
+
+
+def find(fault: Fault, texts: dict[Path, str]) -> Path:
+    """Find the file with the text that the fault replaces. Raises `NotPlanted`."""
+    found = [path for path, text in texts.items() for _ in range(text.count(fault.old))]
     if len(found) != 1:
-        where = ", ".join(str(path.relative_to(tree)) for path, _ in found) or "nowhere"
+        where = ", ".join(map(str, found)) or "nowhere"
         raise NotPlanted(f"{fault.name}: its text must occur once, and occurs {where}")
     return found[0]
 
 
 def plant(fault: Fault, tree: Path) -> None:
     """Replace the text in a copy of the project. Raises `NotPlanted`."""
-    path, text = find(fault, tree)
-    path.write_text(text.replace(fault.old, fault.new), encoding="utf-8")
+    texts = sources(tree)
+    path = find(fault, texts)
+    path.write_text(texts[path].replace(fault.old, fault.new), encoding="utf-8")
 
 
 @contextmanager

@@ -214,9 +214,10 @@ def test_hints(id: str, given: dict[str, Any], settings: Any) -> None:
     assert of(id)
     before = copy.deepcopy(settings.CACHES)
     for _ in range(4):
-        for finding in of(id)[:1]:
-            assert "s3cret" not in finding.hint
-            paste(finding.hint, settings)
+        if not (left := of(id)):
+            break
+        assert "s3cret" not in left[0].hint
+        paste(left[0].hint, settings)
     assert of(id) == []
     if id == "W002":
         same_server(before, settings.CACHES)

@@ -6,13 +6,15 @@ import re
 
 import pytest
 
-from devtools.plant import FAULTS, ROOT, Fault, find
+from devtools.plant import FAULTS, ROOT, Fault, find, sources
+
+SOURCES = sources(ROOT)
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_it_can_be_planted(fault: Fault) -> None:
     """Its text occurs once in the package, and its tests are there."""
-    find(fault, ROOT)
+    find(fault, SOURCES)
     assert fault.new != fault.old
     files = re.findall(r"tests/\S+\.py", fault.tests)
     assert files
