@@ -299,8 +299,11 @@ async def test_cancelled_at_random_beside_kills(
     seen: set[str] = set()
     counts: Counter[str] = Counter()
 
+    def enough() -> bool:
+        return min(counts["done"], counts["cancelled"]) > 200 and len(seen) > 5
+
     async def repeat(number: int) -> None:
-        while time.monotonic() < end:
+        while not enough():
             try:
                 await work(shared, number)
             except LockUnavailable as error:
@@ -314,22 +317,18 @@ async def test_cancelled_at_random_beside_kills(
     with override_settings(CACHES=entry(url)):
         shared = (await of_loop(asyncio.get_running_loop(), server_of("default"))).pool
         assert isinstance(shared, Multiplexed)
-        end = time.monotonic() + 1.5
         tasks = [asyncio.ensure_future(repeat(number)) for number in range(40)]
-        while time.monotonic() < end - 0.5:
-            await asyncio.sleep(chance.random() * 0.005)
-            assert len([link for link in shared.links if link.alive]) <= 1
-            for task in chance.sample(tasks, 5):
-                task.cancel()
-            if chance.random() < 0.05:
-                seen |= {*mine(redis, "random")}
-                redis.client_kill_filter(_type="normal", skipme=True)
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(2 * PATIENCE):
+            while not enough():
+                await asyncio.sleep(chance.random() * 0.005)
+                assert len([link for link in shared.links if link.alive]) <= 1
+                for task in chance.sample(tasks, 5):
+                    task.cancel()
+                if chance.random() < 0.05:
+                    seen |= {*mine(redis, "random")}
+                    redis.client_kill_filter(_type="normal", skipme=True)
             await asyncio.gather(*tasks)
         assert not counts["failed"]
-        assert counts["done"] > 100
-        assert counts["cancelled"] > 100
-        assert len(seen) > 3
         eventually(lambda: not redis.keys("redislock:{job *}"))
 
 
