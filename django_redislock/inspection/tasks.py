@@ -9,15 +9,18 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from django.utils.translation import gettext_noop as _
 
 from ..base.holder import Holder, server_time
+from ..base.label import read as readable
+from ..base.tokens import word
 from ..lease import claims
 from ..primitives import work
 from ..primitives.contract import run
 from ..primitives.keys import Keys
+from ..primitives.scripts import ask, instant, text, whole
 from ..settings import conf
 from ..settings.validators import validate_operator
 from ..transport.ports import SyncPort
@@ -30,6 +33,8 @@ MOST = 10_000
 """Names that are listed."""
 AT_ONCE = 100
 """Names in one request."""
+LISTED = 100
+"""Tasks of each stage that are looked at; in a list of names, of the parked ones the first."""
 
 
 class Stage(StrEnum):
@@ -112,7 +117,13 @@ class TasksInfo:
 
 def tasks(name: str, using: str) -> TasksInfo:
     """Return what there is of a name. Raises `LockUnavailable`, `LockError`."""
-    return _info(run(work.look(SyncPort(server_of(using)), Keys.of(conf.prefix(), name))), using)
+
+    def read(answer: Any) -> TasksInfo:
+        now_us, found = answer
+        return _info(using, instant(now_us), found)
+
+    port, keys = SyncPort(server_of(using)), work.keys_of(Keys.of(conf.prefix(), name), "")
+    return run(ask(port, read, "work_look", keys, [word(), LISTED, name]))
 
 
 def tasks_of(name: str, using: str) -> TasksInfo | None:
@@ -121,54 +132,67 @@ def tasks_of(name: str, using: str) -> TasksInfo | None:
     return tasks(name, using) if conf.written(name).startswith(work.PREFIX) else None
 
 
-def _info(found: work.Tasks, using: str) -> TasksInfo:
-    now, claim = server_time(found.now_us), found.waiting
-
-    def waits(
-        stage: Stage, id: str, remaining: float | None = None, since: datetime | None = None
-    ) -> TaskInfo:
-        its = claim if claim is not None and claim.id == id else None
-        since = since or (its and its.since)
-        age = None if since is None else (now - since).total_seconds()
-        said = (its.owner, its.label) if its else ("", "")
-        return TaskInfo(stage, id, remaining, *said, since, age, its and its.due)
-
-    items = []
-    for its in found.running:
-        by = Holder.parse(its.record, -1, found.now_us)
-        says = by.owner or "", by.label, by.acquired_at, by.held, None, its.weight
-        items.append(TaskInfo(Stage.RUNNING, its.id, its.left, *says))
-    for id, (at, until) in found.promoted.items():
-        if until > now:
-            items.append(waits(Stage.PROMOTED, id, (until - now).total_seconds(), at))
-    items += [waits(Stage.PARKED, id, None, at) for id, at in found.first.items()]
-    if claim is not None and all(one.id != claim.id for one in items):
-        items.append(waits(Stage.PARKED if claim.kept else Stage.QUEUED, claim.id, claim.lives))
-    counts = Counter({Stage.PARKED: found.parked})
+def _info(using: str, now_us: int, answer: Any) -> TasksInfo:
+    name, claim, parked, lapsed, again, seen = answer
+    items = [_task(now_us, *one) for one in seen]
+    counts = Counter({Stage.PARKED: whole(parked)})
     counts.update(one.stage for one in items if one.stage != Stage.PARKED)
+    limits = [shared(by)[1] or 1 for stage, *_, by, _weight, _due in seen if stage == b"running"]
     return TasksInfo(
-        name=found.name,
+        name=text(name).decode(errors="replace"),
         using=using,
         counts=counts,
-        limit=min((shared(its.record)[1] or 1 for its in found.running), default=None),
+        limit=min(limits, default=None),
         oldest=max((one.age for one in items if one.age is not None), default=None),
         items=items,
-        claim=claim and claim.id,
-        lapsed=found.lapsed,
-        waits=found.parked + found.again,
+        claim=None if claim is None else text(claim).decode(),
+        lapsed=whole(lapsed),
+        waits=whole(parked) + whole(again),
     )
+
+
+def _task(
+    now_us: int, stage: Any, id: Any, since: Any, left: Any, by: Any, weight: Any, due: Any
+) -> TaskInfo:
+    its, at = Stage(text(stage).decode()), None
+    if its == Stage.RUNNING:
+        holder = Holder.parse(text(by), -1, now_us)
+        owner, label, at = holder.owner or "", holder.label, holder.acquired_at
+    else:
+        owner, _, label = readable(text(by)).partition("|")
+        at = _time(since)
+    return TaskInfo(
+        stage=its,
+        id=text(id).decode(),
+        remaining=None if left == b"" else whole(left) / 1000,
+        owner=owner,
+        label=label,
+        since=at,
+        age=None if at is None else (server_time(now_us) - at).total_seconds(),
+        due=_time(due),
+        weight=whole(weight),
+    )
+
+
+def _time(value: Any) -> datetime | None:
+    return server_time(instant(value)) if text(value) else None
 
 
 def names(using: str, most: int = MOST) -> list[TasksInfo]:
     """Return what there is of the names of which something waits, is parked or runs; of more than
     `most`, of those that are noted for longest. A cluster has no list of them. Raises
     `LockUnavailable`."""
-    port = SyncPort(server_of(using))
+    port, keys = SyncPort(server_of(using)), work.keys_of(Keys.of(conf.prefix(), "-"), "")
     found: dict[str, TasksInfo] = {}
+
+    def read(answer: Any) -> int:
+        now_us, number, *each = answer
+        its = [_info(using, instant(now_us), one) for one in each]
+        found.update((one.name, one) for one in its)
+        return whole(number)
+
     for skip in range(0, most, AT_ONCE):
-        number, some = run(work.names(port, conf.prefix(), skip, AT_ONCE))
-        found |= {one.name: _info(one, using) for one in some}
-        if number < AT_ONCE:
+        if run(ask(port, read, "work_names", keys, [word(), skip, AT_ONCE, LISTED])) < AT_ONCE:
             break
     return [found[name] for name in sorted(found)]
 

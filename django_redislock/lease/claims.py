@@ -84,7 +84,7 @@ async def announce(port: Port, event: LockEvent, *, in_background: bool = False)
         signals.send(event)
 
 
-async def explained(port: Port, claim: Claim, using: str, error: LockError) -> LockError:
+async def _explained(port: Port, claim: Claim, using: str, error: LockError) -> LockError:
     """Return the error of an acquire, with the holder of another kind that it met, or with the
     broken key."""
     shared = claim.primitive.kind in ("semaphore", "read", "write", "task")
@@ -296,6 +296,8 @@ async def acquire(
         if claim.guarded and isinstance(error, LockUnavailable) and server.clustered:
             # That has turned out only now. From now on the claim is refused before it is sent.
             kinds.guarded(Policy(using=server.using, after_loss=policy.after_loss), lambda _: True)
+        if type(error) is LockError and claim.primitive.kind != "redlock":
+            raise await _explained(port_type(server), claim, server.using, error) from error
         raise
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Never, Self, TypedDict,
 from django.core.exceptions import SynchronousOnlyOperation
 
 from ..base import label, process, tokens
-from ..base.exceptions import LockError, LockNotAcquired, LockReentered, LockUnavailable
+from ..base.exceptions import LockNotAcquired, LockReentered, LockUnavailable
 from ..base.holder import Holder
 from ..primitives import mutex, permits
 from ..primitives.contract import Claim, Grant, Primitive, Sight, run
@@ -507,10 +507,6 @@ class Lock(Entered):
             if policy.unavailable == "raise" or not error.away or reason:
                 raise
             return await instead(port, plan, claim, me, error)
-        except LockError as error:
-            if type(error) is not LockError or primitive.kind == "redlock":
-                raise
-            raise await claims.explained(port_type(server), claim, server.using, error) from error
 
     def _hold(
         self, plan: Plan, claim: Claim, me: label.Holding, whole: bool, grant: Grant

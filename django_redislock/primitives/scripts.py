@@ -147,7 +147,6 @@ PARTS: dict[str, tuple[str, ...]] = {
     "work_end": _WORK,
     "work_look": (*_SEEN, "work", "work_seen"),
     "work_names": (*_SEEN, "work", "work_seen"),
-    "work_sent": ("clock",),
 }
 """All scripts, and the parts that stand before each of them, in order. What a part needs of others
 comes before it."""

@@ -7,14 +7,15 @@ from django_redislock.tasks import limited, unique
 def reindex(pk): ...
 """
 
-from ..primitives.work import TaskConflict
-from .decorators import limited, unique
+from ..primitives.work import NotBegun, TaskConflict
+from .decorators import limited, register, unique
 from .events import TaskEvent, task_event
-from .queue import Delivery, Gate, Queue, register
+from .guarded import Delivery, Guarded, Queue
 
 __all__ = [
     "Delivery",
-    "Gate",
+    "Guarded",
+    "NotBegun",
     "Queue",
     "TaskConflict",
     "TaskEvent",

@@ -14,8 +14,8 @@ from celery.exceptions import Ignore
 from kombu.serialization import dumps, loads, prepare_accept_content
 
 from ..base.exceptions import LockUnavailable
-from ..primitives.work import Early, Start
-from .queue import Delivery, Gate
+from ..primitives.work import NotBegun
+from .guarded import Delivery, Guarded
 
 _COUNTED_ON = ("group_id", "chord", "chain")
 """Options of a message that others count on: a chord whose member is dropped never ends."""
@@ -30,10 +30,9 @@ class Celery:
         return hasattr(task, "apply_async") and hasattr(task, "signature_from_request")
 
     def function(self, task: Any) -> Callable[..., Any]:
-        function: Callable[..., Any] = _registered(task).run
-        return function
+        return _registered(task).run  # type: ignore[no-any-return]
 
-    def guard(self, task: Any, gate: Gate) -> Any:
+    def guard(self, task: Any, gate: Guarded) -> Any:
         its = _registered(task)
         apply_async, run = its.apply_async, its.run
 
@@ -63,15 +62,8 @@ class Celery:
                 return run(*args, **kwargs)
             again = its.signature_from_request(request, args, kwargs, retries=request.retries)
 
-            def instead(start: Start) -> Any:
-                if isinstance(start, Early):
-
-                    def send() -> str:
-                        again.apply_async(countdown=start.seconds)
-                        return delivery.id
-
-                    gate.send_later(delivery, send)
-                raise Ignore
+            def instead(start: NotBegun) -> Any:
+                raise Ignore from start
 
             begun = False
 
@@ -81,9 +73,8 @@ class Celery:
                 return run(*args, **kwargs)
 
             id = _attempt(request.id, request.retries)
-            delivery = Delivery(id, args, kwargs, lambda: _packed(its, again))
             try:
-                return gate.run(delivery, body, instead)
+                return gate.run(Delivery(id, args, kwargs, again), body, instead)
             except LockUnavailable as error:
                 if begun:
                     raise
@@ -92,20 +83,25 @@ class Celery:
         its.apply_async, its.run = claimed, guarded
         return task
 
-    def send_again(self, task: Any, message: bytes) -> str:
+    def send_again(self, task: Any, message: Any, seconds: float = 0.0) -> str:
         its = _registered(task)
-        again = Signature.from_dict(_unpacked(its, message), app=its.app)
-        return _attempt(again.apply_async().id, again.options.get("retries"))
+        again = Signature.from_dict(message, app=its.app)
+        options = {**again.options, "countdown": seconds or None}
+        sent = type(its).apply_async(its, again.args, again.kwargs, **options)
+        return _attempt(sent.id, options.get("retries"))
 
     def handle(self, task: Any, id: str) -> Any:
         return _registered(task).AsyncResult(id.partition(":")[0])
 
-    def dump(self, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-        return _packed(_registered(task), [args, kwargs])
+    def dump(self, task: Any, value: Any) -> bytes:
+        kind, encoding, body = dumps(value, serializer=_registered(task).serializer)
+        raw = body.encode() if isinstance(body, str) else body
+        return json.dumps([kind, encoding, b64encode(raw).decode()]).encode()
 
-    def load(self, task: Any, text: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        args, kwargs = _unpacked(_registered(task), text)
-        return tuple(args), kwargs
+    def load(self, task: Any, text: bytes) -> Any:
+        kind, encoding, body = json.loads(text)
+        accept = prepare_accept_content(_registered(task).app.conf.accept_content)
+        return loads(b64decode(body), kind, encoding, accept=accept)
 
 
 def _registered(task: Any) -> Any:
@@ -123,20 +119,6 @@ def _registered(task: Any) -> Any:
 def _attempt(id: str, retries: int | None) -> str:
     """Return the id of one attempt: a retry may begin before the attempt before it has ended."""
     return f"{id}:{retries}" if retries else id
-
-
-def _packed(task: Any, value: Any) -> bytes:
-    """Write a value by the serialiser of the task."""
-    kind, encoding, body = dumps(value, serializer=task.serializer)
-    raw = body.encode() if isinstance(body, str) else body
-    return json.dumps([kind, encoding, b64encode(raw).decode()]).encode()
-
-
-def _unpacked(task: Any, text: bytes) -> Any:
-    """Read what `_packed` wrote, if the app accepts that serialiser."""
-    kind, encoding, body = json.loads(text)
-    accept = prepare_accept_content(task.app.conf.accept_content)
-    return loads(b64decode(body), kind, encoding, accept=accept)
 
 
 queue = Celery()

@@ -2,26 +2,63 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TypeVar
 
-from .guarded import Guarded, guarded_by
-from .queue import queue_of
+from .guarded import Guarded, Queue, known
 from .rules import Limit, Rule, Uniqueness
 
 T = TypeVar("T")
+
+_KNOWN = {
+    "celery": "celery",
+    "dramatiq": "dramatiq",
+    "django.tasks": "django",
+    "django_tasks": "django",
+    "rq": "rq",
+}
+"""The modules of this package, by the beginning of the module in which the class of a task is."""
+
+_queues: list[Queue] = []
+
+
+def register(queue: Queue) -> None:
+    """Let `unique` and `limited` know the tasks of another queue."""
+    if queue not in _queues:
+        _queues.insert(0, queue)
+
+
+def _queue_of(task: object, decorator: str) -> Queue:
+    """Return the queue of a task. Raises `TypeError` for what is no task."""
+    # RQ's @job returns the function itself, with a delay().
+    delay = getattr(getattr(task, "delay", None), "__globals__", {}).get("__name__", "")
+    places = [f"{place}." for place in (*(one.__module__ for one in type(task).__mro__), delay)]
+    own = [
+        import_module(f".{module}", __package__).queue
+        for beginning, module in _KNOWN.items()
+        if any(place.startswith(f"{beginning}.") for place in places)
+    ]
+    for queue in (*_queues, *own):
+        if queue.knows(task):
+            return queue  # type: ignore[no-any-return]
+    raise TypeError(
+        f"@{decorator}(…) stands above the decorator that makes the task, such as @shared_task, "
+        f"@task, @job or @dramatiq.actor; {task!r} is no task of a queue that is known. For a "
+        f"function that no queue runs, write @redis_lock(…), or Semaphore."
+    )
 
 
 class Decorator(Rule):
     """Lets a rule hold for a task."""
 
     def __call__(self, task: T) -> T:
-        known = guarded_by(task)
-        queue = known.queue if known else queue_of(task, type(self).__name__)
-        guarded = known or Guarded(queue, queue.function(task))
+        guarded = next((one for one in known.values() if one.task is task), None)
+        if guarded is None:
+            queue = _queue_of(task, type(self).__name__)
+            guarded = Guarded(queue, queue.function(task))
         self.bind(guarded.function)
         guarded.add(self)
-        if known is None:
-            guarded.task = queue.guard(task, guarded)
+        guarded.task = guarded.task or guarded.queue.guard(task, guarded)
         return guarded.task  # type: ignore[no-any-return]
 
 

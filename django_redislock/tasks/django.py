@@ -9,12 +9,11 @@ from datetime import timedelta
 from functools import cache, partial, wraps
 from typing import Any, cast
 
-from asgiref.sync import iscoroutinefunction, sync_to_async
+from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
 from django.utils import timezone
 from django.utils.module_loading import import_string
 
-from ..primitives.work import Early, Start
-from .queue import Delivery, Gate
+from .guarded import Delivery, Guarded
 
 _SENT = ("priority", "queue_name", "backend")
 """What a message is sent again with."""
@@ -37,7 +36,7 @@ class DjangoTasks:
         # A name knows nothing of the context, which only the worker has.
         return partial(task.func, None) if task.takes_context else task.func
 
-    def guard(self, task: Any, gate: Gate) -> Any:
+    def guard(self, task: Any, gate: Guarded) -> Any:
         options, kind = {one: getattr(task, one) for one in _OPTIONS}, cast(Any, type(task))
         return _guarded_class(kind)(
             func=_guarded(task.func, gate, takes_context=task.takes_context),
@@ -45,59 +44,38 @@ class DjangoTasks:
             **options,
         )
 
-    def send_again(self, task: Any, message: bytes) -> str:
-        options, args, kwargs = json.loads(message)
-        return str(task.using(**options).enqueue(*args, **kwargs).id)
+    def send_again(self, task: Any, message: Any, seconds: float = 0.0) -> str:
+        options, args, kwargs = message
+        later = timezone.now() + timedelta(seconds=seconds) if seconds else None
+        again = task.using(**options, run_after=later)
+        return str(again.get_backend().enqueue(again, args, kwargs).id)
 
     def handle(self, task: Any, id: str) -> Any:
         """The result, or None for a backend that keeps none."""
         backend = task.get_backend()
         return task.get_result(id) if backend.supports_get_result else None
 
-    def dump(self, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:  # noqa: ARG002
-        return json.dumps([args, kwargs]).encode()
+    def dump(self, task: Any, value: Any) -> bytes:  # noqa: ARG002
+        return json.dumps(value).encode()
 
-    def load(self, task: Any, text: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:  # noqa: ARG002
-        args, kwargs = json.loads(text)
-        return tuple(args), kwargs
+    def load(self, task: Any, text: bytes) -> Any:  # noqa: ARG002
+        return json.loads(text)
 
 
-def _guarded(function: Callable[..., Any], gate: Gate, *, takes_context: bool) -> Any:
+def _guarded(function: Callable[..., Any], gate: Guarded, *, takes_context: bool) -> Any:
     """Return a function that is given the context of the worker, for the id of the message."""
+    body = async_to_sync(function) if iscoroutinefunction(function) else function
 
-    def read(context: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    @wraps(function)
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        if not (args and hasattr(args[0], "task_result")):  # no worker calls, which gives that
+            return function(*args, **kwargs)
+        context, *rest = args
         result = context.task_result
-        task = result.task
-        options = {one: getattr(task, one) for one in _SENT}
-
-        def message() -> bytes:
-            return json.dumps([options, args, kwargs]).encode()
-
-        def instead(start: Start) -> None:
-            if isinstance(start, Early):
-                later = timezone.now() + timedelta(seconds=start.seconds)
-                gate.send_later(
-                    delivery, lambda: str(task.using(run_after=later).enqueue(*args, **kwargs).id)
-                )
-
-        delivery = Delivery(str(result.id), args, kwargs, message)
-        return delivery, partial(function, context) if takes_context else function, instead
-
-    if iscoroutinefunction(function):
-
-        @wraps(function)
-        async def guarded(*args: Any, **kwargs: Any) -> Any:
-            if not _given(args):
-                return await function(*args, **kwargs)
-            return await gate.arun(*read(args[0], args[1:], kwargs))
-
-    else:
-
-        @wraps(function)
-        def guarded(*args: Any, **kwargs: Any) -> Any:
-            if not _given(args):
-                return function(*args, **kwargs)
-            return gate.run(*read(args[0], args[1:], kwargs))
+        message = [{one: getattr(result.task, one) for one in _SENT}, rest, kwargs]
+        delivery = Delivery(str(result.id), tuple(rest), kwargs, message)
+        run = partial(body, context) if takes_context else body
+        return gate.run(delivery, run, lambda _: None)
 
     # Backends want a function whose first parameter is the context.
     signature = inspect.signature(function)
@@ -108,11 +86,6 @@ def _guarded(function: Callable[..., Any], gate: Gate, *, takes_context: bool) -
     guarded.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     guarded.redislock_gate = gate  # type: ignore[attr-defined]
     return guarded
-
-
-def _given(args: tuple[Any, ...]) -> bool:
-    """Return whether a worker calls, which gives the context."""
-    return bool(args) and hasattr(args[0], "task_result")
 
 
 @cache

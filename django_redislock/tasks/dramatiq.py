@@ -8,23 +8,20 @@ from functools import wraps
 from typing import Any
 
 from dramatiq import Actor, Message
-from dramatiq.encoder import MessageData
 from dramatiq.message import get_encoder
 from dramatiq.middleware import CurrentMessage, Middleware, SkipMessage
 
-from ..primitives.work import Early, Start
-from .queue import Delivery, Gate
+from ..primitives.work import NotBegun
+from .guarded import Delivery, Guarded
 
 
 class _Retries(Middleware):
     """Lets a retry claim its name before it waits. After a kill in between, the queue delivers
     its message again."""
 
-    def __init__(self) -> None:
-        self.gates: dict[str, Gate] = {}
-
-    def before_enqueue(self, broker: Any, message: Any, delay: int | None) -> None:  # noqa: ARG002
-        gate, id = self.gates.get(message.actor_name), message.message_id
+    def before_enqueue(self, broker: Any, message: Any, delay: int | None) -> None:
+        actor, id = broker.actors.get(message.actor_name), message.message_id
+        gate = getattr(actor, "redislock_gate", None)
         if gate is not None and delay is not None and message.options.get("retries"):
             gate.enqueue(message.args, message.kwargs, lambda: (message, id), id=id, again=True)
 
@@ -38,17 +35,14 @@ class Dramatiq:
         return isinstance(task, Actor)
 
     def function(self, task: Any) -> Callable[..., Any]:
-        function: Callable[..., Any] = task.fn
-        return function
+        return task.fn  # type: ignore[no-any-return]
 
-    def guard(self, task: Any, gate: Gate) -> Any:
+    def guard(self, task: Any, gate: Guarded) -> Any:
         run, broker = task.fn, task.broker
-        if not any(isinstance(one, CurrentMessage) for one in broker.middleware):
-            broker.add_middleware(CurrentMessage())
-        retries = next((one for one in broker.middleware if isinstance(one, _Retries)), None)
-        if retries is None:
-            broker.add_middleware(retries := _Retries())
-        retries.gates[task.actor_name] = gate
+        for middleware in (CurrentMessage, _Retries):
+            if not any(isinstance(one, middleware) for one in broker.middleware):
+                broker.add_middleware(middleware())
+        task.redislock_gate = gate
 
         def send_with_options(
             *,
@@ -72,33 +66,29 @@ class Dramatiq:
             if message is None or message.actor_name != task.actor_name:
                 return run(*args, **kwargs)
 
-            def instead(start: Start) -> Any:
-                if isinstance(start, Early):
-                    again = Message.decode(message.encode())
-                    broker.enqueue(again, delay=round(start.seconds * 1000))
-                raise SkipMessage(f"{type(start).__name__}: {message.message_id}")
+            def instead(start: NotBegun) -> Any:
+                raise SkipMessage(str(start)) from start
 
-            return gate.run(
-                Delivery(message.message_id, args, kwargs, message.encode), run, instead
-            )
+            its = Delivery(message.message_id, args, kwargs, message.asdict())
+            return gate.run(its, run, instead)
 
         task.send_with_options, task.fn = send_with_options, guarded
         return task
 
-    def send_again(self, task: Any, message: bytes) -> str:
-        return str(task.broker.enqueue(Message.decode(message)).message_id)
+    def send_again(self, task: Any, message: Any, seconds: float = 0.0) -> str:
+        again: Any = Message(**{**message, "args": tuple(message["args"])})
+        delay = round(seconds * 1000) if seconds else None
+        return str(task.broker.enqueue(again, delay=delay).message_id)
 
     def handle(self, task: Any, id: str) -> Any:
         """A message with this id: its result can be asked for, and its arguments are not known."""
         return task.message().copy(message_id=id)
 
-    def dump(self, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:  # noqa: ARG002
-        text: bytes = get_encoder().encode({"args": args, "kwargs": kwargs})
-        return text
+    def dump(self, task: Any, value: Any) -> bytes:  # noqa: ARG002
+        return bytes(get_encoder().encode(value))
 
-    def load(self, task: Any, text: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:  # noqa: ARG002
-        said: MessageData = get_encoder().decode(text)
-        return tuple(said["args"]), said["kwargs"]
+    def load(self, task: Any, text: bytes) -> Any:  # noqa: ARG002
+        return get_encoder().decode(text)
 
 
 queue = Dramatiq()

@@ -17,8 +17,8 @@ from rq.exceptions import NoSuchJobError
 from rq.job import Job
 
 from ..base.label import dotted_path
-from ..primitives.work import Early, Start
-from .queue import Delivery, Gate
+from ..primitives.work import NotBegun
+from .guarded import Delivery, Guarded
 
 _AGAIN = re.compile(r"-again\d+$")
 """The end of the id of a job that was parked: RQ keeps a result under the id of the first."""
@@ -34,10 +34,9 @@ class RQ:
         return inspect.isfunction(task) and getattr(delay, "__wrapped__", None) is task
 
     def function(self, task: Any) -> Callable[..., Any]:
-        function: Callable[..., Any] = task
-        return function
+        return task  # type: ignore[no-any-return]
 
-    def guard(self, task: Any, gate: Gate) -> Any:
+    def guard(self, task: Any, gate: Guarded) -> Any:
         delay, path = task.delay, dotted_path(task)
 
         def claimed(*args: Any, **kwargs: Any) -> Any:
@@ -55,26 +54,28 @@ class RQ:
             if job is None or job.func_name != path:
                 return task(*args, **kwargs)
 
-            def instead(start: Start) -> Any:
-                if isinstance(start, Early):
-                    times = (job.number_of_retries or 0) + 1
-                    return Retry(max=times, interval=ceil(start.seconds))
-                return None
+            def instead(start: NotBegun) -> Any:
+                times = (job.number_of_retries or 0) + 1
+                return Retry(max=times, interval=ceil(start.seconds)) if start.seconds else None
 
-            def message() -> bytes:
-                return pickle.dumps((job.id, args, kwargs))
-
-            return gate.run(Delivery(_AGAIN.sub("", job.id), args, kwargs, message), task, instead)
+            id = _AGAIN.sub("", job.id)
+            try:
+                return gate.run(Delivery(id, args, kwargs, (job.id, args, kwargs)), task, instead)
+            except Exception:
+                if job.retries_left and job.worker_name != "sync":
+                    gate.enqueue(args, kwargs, lambda: (job, id), id=id, again=True)
+                raise
 
         guarded.delay = guarded.enqueue = claimed  # type: ignore[attr-defined]
         guarded.redislock_delay = delay  # type: ignore[attr-defined]
         return guarded
 
-    def send_again(self, task: Any, message: bytes) -> str:
-        id, args, kwargs = pickle.loads(message)
+    def send_again(self, task: Any, message: Any, seconds: float = 0.0) -> str:
+        id, args, kwargs = message
         first = _AGAIN.sub("", id)
-        times = int(id[len(first) :].removeprefix("-again") or 0) + 1
-        task.redislock_delay(*args, job_id=f"{first}-again{times}", **kwargs)
+        if not seconds:  # else its worker is given a `Retry`
+            times = int(id[len(first) :].removeprefix("-again") or 0) + 1
+            task.redislock_delay(*args, job_id=f"{first}-again{times}", **kwargs)
         return first
 
     def handle(self, task: Any, id: str) -> Any:
@@ -88,12 +89,11 @@ class RQ:
             return Job.fetch(id, connection=connection)
         return None
 
-    def dump(self, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:  # noqa: ARG002
-        return pickle.dumps((args, kwargs))
+    def dump(self, task: Any, value: Any) -> bytes:  # noqa: ARG002
+        return pickle.dumps(value)
 
-    def load(self, task: Any, text: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:  # noqa: ARG002
-        args, kwargs = pickle.loads(text)
-        return args, kwargs
+    def load(self, task: Any, text: bytes) -> Any:  # noqa: ARG002
+        return pickle.loads(text)
 
 
 queue = RQ()

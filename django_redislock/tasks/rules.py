@@ -6,8 +6,10 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, TypedDict, Unpack
 
 from ..lease.plan import Plan, plan_of
+from ..primitives import work
+from ..primitives.contract import run
 from ..primitives.keys import Keys
-from ..primitives.work import PREFIX
+from ..primitives.work import PREFIX, Work
 from ..settings import conf
 from ..settings.naming import name_maker
 from ..settings.policy import ARGUMENT_VALIDATORS
@@ -20,6 +22,8 @@ from ..settings.validators import (
     validate_ttl,
     validate_whole,
 )
+from ..transport.ports import SyncPort
+from .events import What, tell
 
 QUEUED_FOR = 3600.0
 """Seconds that a message may wait in its queue, unless `unique` says it."""
@@ -34,40 +38,31 @@ class RuleOptions(TypedDict, total=False):
     """An alias of CACHES that leads to a Redis."""
 
 
-class UniqueOptions(RuleOptions, total=False):
-    """The options of `unique`. Times are seconds."""
-
-    until: Literal["start", "end"]
-    """When the next call may be queued."""
-    on_conflict: Literal["existing", "skip", "raise", "replace"]
-    """What becomes of a call while another one has the name."""
-    queued_for: float
-    """How long a task keeps its name while it waits in the queue; by default an hour."""
-    settle: float | None
-    """The task begins when there was no call for so long, with the arguments of the last one."""
-    at_most: float | None
-    """It begins so long after the first call, even if there are more."""
-    transaction: str
-    """An alias of DATABASES. In a transaction there, the task is queued when it commits."""
-
-
-class LimitedOptions(RuleOptions, total=False):
-    """The options of `limited`."""
-
-    weight: int
-    """How many permits a task takes."""
-    recover: bool
-    """A task whose worker was killed is sent again."""
-
-
 class Named(NamedTuple):
     """A rule, for the name that a call has by it."""
 
     rule: Rule
-    name: str
-    """Without its scope."""
     plan: Plan
     keys: Keys
+    work: Work
+    """What asks for it, and has what that has promoted."""
+
+    @property
+    def name(self) -> str:
+        """Without its scope."""
+        return self.keys.unscoped
+
+    @property
+    def port(self) -> SyncPort:
+        return SyncPort(self.plan.server)
+
+    def confirm(self, id: str, new_id: str, lives: float) -> bool:
+        """Let the claim of a message live on, as `work.confirm`."""
+        return run(work.confirm(self.port, self.keys, id, new_id, lives))
+
+    def tell(self, what: What, id: str = "") -> None:
+        """Log an event, and send its signal."""
+        tell(what, self.name, self.plan.policy.using, id)
 
 
 class Rule:
@@ -78,14 +73,12 @@ class Rule:
     weight = 1
     recover = False
 
-    def __init__(self, name: str | Callable[..., str] | None, given: dict[str, Any]) -> None:
+    def __init__(self, name: str | Callable[..., str] | None, options: RuleOptions) -> None:
         self._template = name
+        refuse_unknown(options.keys() - RuleOptions.__annotations__, type(self).__name__)
         self._explicit: dict[str, Any] = {
-            field: ARGUMENT_VALIDATORS[field](given.pop(field), field)
-            for field in ("ttl", "using")
-            if field in given
+            field: ARGUMENT_VALIDATORS[field](value, field) for field, value in options.items()
         }
-        refuse_unknown(given, type(self).__name__)
 
     def bind(self, function: Callable[..., Any]) -> None:
         """Make names from the arguments of a function. Raises what a wrong name raises."""
@@ -99,16 +92,15 @@ class Rule:
     def named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Named:
         """Return the rule for the name of a call. Raises what the name, its scope and the settings
         raise."""
-        name = self._make_name(*args, **kwargs)
-        plan = self.plan(name)
-        return Named(self, name, plan, plan.keys(name))
+        return self.of(self._make_name(*args, **kwargs))
 
-    def noted(self, name: str, scoped: str) -> Named:
-        """Return the rule for a name that was noted when the task was queued."""
+    def of(self, name: str, scoped: str = "") -> Named:
+        """Return the rule for a name, whose scope may have been noted when the task was queued."""
         plan = self.plan(name)
-        keys = Keys.of(plan.policy.prefix, scoped)
+        keys = Keys.of(plan.policy.prefix, scoped) if scoped else plan.keys(name)
         keys.unscoped = name
-        return Named(self, name, plan, keys)
+        its = Work(plan.policy.limit or 1, self.weight, recover=self.recover)
+        return Named(self, plan, keys, its)
 
     def plan(self, name: str) -> Plan:
         """Return what the settings and the arguments decide."""
@@ -122,52 +114,53 @@ class Uniqueness(Rule):
     limit = 1
 
     def __init__(
-        self, name: str | Callable[..., str] | None = None, **options: Unpack[UniqueOptions]
+        self,
+        name: str | Callable[..., str] | None = None,
+        *,
+        until: Literal["start", "end"] = "start",
+        on_conflict: Literal["existing", "skip", "raise", "replace"] = "existing",
+        queued_for: float = QUEUED_FOR,
+        settle: float | None = None,
+        at_most: float | None = None,
+        transaction: str = "default",
+        **options: Unpack[RuleOptions],
     ) -> None:
-        given: dict[str, Any] = dict(options)
-        said = {"until": "start", "on_conflict": "existing", **given}
-        self.alone = one_of("start", "end")(said["until"], "until") == "end"
+        super().__init__(name, options)
+        self.alone = one_of("start", "end")(until, "until") == "end"
         choices = one_of("existing", "skip", "raise", "replace")
-        self.on_conflict = choices(said["on_conflict"], "on_conflict")
-        self.queued_for = validate_ttl(given.pop("queued_for", QUEUED_FOR), "queued_for")
-        self.database: str = given.pop("transaction", "default")
-        settle, at_most = given.pop("settle", None), given.pop("at_most", None)
+        self.on_conflict = choices(on_conflict, "on_conflict")
+        self.queued_for = validate_ttl(queued_for, "queued_for")
+        self.database = transaction
         if at_most is not None and settle is None:
             raise TypeError("at_most is for a task that settles: write settle= beside it")
-        self.settle: tuple[float, float | None] | None = None
-        if settle is not None:
-            most = None if at_most is None else validate_seconds(at_most, "at_most")
-            self.settle = validate_seconds(settle, "settle"), most
-        given.pop("until", None)
-        given.pop("on_conflict", None)
-        super().__init__(name, given)
+        most = 0.0 if at_most is None else validate_seconds(at_most, "at_most")
+        self.settle = None if settle is None else (validate_seconds(settle, "settle"), most)
 
 
 class Limit(Rule):
     """The rule of `limited`."""
 
-    def plan(self, name: str) -> Plan:
-        """As `Rule.plan`. Raises `ValueError` where nobody says the limit."""
-        try:
-            return super().plan(name)
-        except ValueError as error:
-            if self.limit is not None or conf.listed(name).limit is not None:
-                raise
-            raise ValueError(
-                f"{name!r} has no limit: write @limited(…, 3), or {{'LIMIT': 3}} for that name "
-                f"in REDISLOCK['LOCKS']"
-            ) from error
-
     def __init__(
         self,
         name: str | Callable[..., str] | None = None,
         limit: int | None = None,
-        **options: Unpack[LimitedOptions],
+        *,
+        weight: int = 1,
+        recover: bool = False,
+        **options: Unpack[RuleOptions],
     ) -> None:
-        given: dict[str, Any] = dict(options)
+        super().__init__(name, options)
         self.limit = None if limit is None else validate_limit(limit)
-        self.weight = validate_whole(given.pop("weight", 1), "weight", "permits", 1, 1000, "2")
-        self.recover = validate_flag(given.pop("recover", False), "recover")
+        self.weight = validate_whole(weight, "weight", "permits", 1, 1000, "2")
+        self.recover = validate_flag(recover, "recover")
         if self.limit is not None and self.weight > self.limit:
             raise ValueError(f"weight is {self.weight}, and there are {self.limit} permits")
-        super().__init__(name, given)
+
+    def plan(self, name: str) -> Plan:
+        """As `Rule.plan`. Raises `ValueError` where nobody says the limit."""
+        if self.limit is None and conf.listed(name).limit is None:
+            raise ValueError(
+                f"{name!r} has no limit: write @limited(…, 3), or {{'LIMIT': 3}} for that name "
+                f"in REDISLOCK['LOCKS']"
+            )
+        return super().plan(name)

@@ -11,17 +11,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple
 
 from ..base import process
 from ..base.background import Background
 from ..base.clock import now
 from ..base.exceptions import LockError
-from ..primitives import work
-from ..primitives.contract import run
-from ..primitives.keys import Keys
-from ..transport.ports import SyncPort
-from ..transport.server import Server
 
 LONGEST = 3600.0
 """Seconds that the thread rests at most."""
@@ -29,14 +25,9 @@ LONGEST = 3600.0
 logger = logging.getLogger("django_redislock")
 
 
-class _Claim(NamedTuple):
-    server: Server
-    keys: Keys
-
-
-class _Sweep(NamedTuple):
-    sweep: Callable[[], bool]
-    """Returns whether any message is still parked."""
+class Chore(NamedTuple):
+    do: Callable[[], bool]
+    """Returns whether it has to be done again."""
     every: float
     due: float
 
@@ -45,76 +36,60 @@ class Upkeep:
     """The claims and the names that a process looks after."""
 
     def __init__(self) -> None:
-        self._open: dict[str, _Claim] = {}
-        self._dropped: dict[str, _Claim] = {}
-        """Claims of transactions that were rolled back."""
-        self._sweeps: dict[str, _Sweep] = {}
-        """By the key of the lock."""
+        self._chores: dict[str, Chore] = {}
+        """By the id of a claim, or the key of a lock."""
+        self._undone: list[Callable[[], object]] = []
+        """What is left to do of transactions that were rolled back."""
         self._wake = threading.Event()
         """Set when there is something new to do."""
         self._background = Background(self._run, "redislock-tasks")
 
-    def until_commit(self, server: Server, keys: Keys, id: str) -> None:
-        """Renew the claim `id` until `committed` or `undo`."""
-        self._open[id] = _Claim(server, keys)
-        self._start()
-
-    def committed(self, id: str) -> None:
-        """Renew the claim no longer."""
-        self._open.pop(id, None)
-
-    def undo(self, id: str) -> None:
-        """Undo the claim in the background. A finalizer may call this, in the middle of
-        anything."""
-        if (claim := self._open.pop(id, None)) is not None:
-            self._dropped[id] = claim
+    def add(self, key: str, do: Callable[[], bool], every: float) -> None:
+        """Call `do` every so many seconds, until it returns False, or `forget`."""
+        if key not in self._chores:
+            self._chores[key] = Chore(do, every, now() + every)
+            self._background.start()
             self._wake.set()
 
-    def undo_dropped(self) -> None:
-        """Undo the claims of transactions that were rolled back, unless that was done."""
-        while self._dropped:
-            id, (server, keys) = self._dropped.popitem()
-            try:
-                run(work.confirm(SyncPort(server), keys, id, "", work.SHORT))
-            except LockError as error:
-                logger.info("A claim that was rolled back ends by itself: %s", error)
+    def forget(self, key: str) -> None:
+        """Call it no longer."""
+        self._chores.pop(key, None)
 
-    def sweep(self, key: str, call: Callable[[], bool], every: float) -> None:
-        """Sweep a name every so many seconds, until nothing is parked there."""
-        if key not in self._sweeps:
-            self._sweeps[key] = _Sweep(call, every, now() + every)
-            self._start()
+    def undo(self, key: str, undo: Callable[[], object]) -> None:
+        """Call `undo` in the background instead. A finalizer may call this, in the middle of
+        anything."""
+        if self._chores.pop(key, None) is not None:
+            self._undone.append(undo)
+            self._wake.set()
 
-    def _start(self) -> None:
-        self._background.start()
-        self._wake.set()
+    def catch_up(self) -> None:
+        """Undo what transactions that were rolled back have claimed, unless that was done."""
+        while self._undone:
+            with suppress(IndexError):  # another thread does it
+                _done(self._undone.pop())
 
     def _run(self) -> None:
         while True:
-            self.undo_dropped()
-            for id, (server, keys) in [*self._open.items()]:
-                try:
-                    run(work.confirm(SyncPort(server), keys, id, id, work.SHORT))
-                except LockError as error:
-                    logger.warning("The claim of a task could not be renewed: %s", error)
-            for key, its in [*self._sweeps.items()]:
+            self.catch_up()
+            for key, its in [*self._chores.items()]:
                 if its.due <= now():
-                    self._swept(key, its)
-            due = min((its.due for its in self._sweeps.values()), default=now() + LONGEST)
-            renewal = work.SHORT / 3 if self._open else LONGEST
-            self._wake.wait(max(0.0, min(renewal, due - now())))
+                    if _done(its.do):
+                        self._chores[key] = its._replace(due=now() + its.every)
+                    else:
+                        self.forget(key)
+            due = min((its.due for its in self._chores.values()), default=now() + LONGEST)
+            self._wake.wait(max(0.0, due - now()))
             self._wake.clear()
 
-    def _swept(self, key: str, its: _Sweep) -> None:
-        try:
-            parked = its.sweep()
-        except Exception:
-            logger.exception("Parked tasks could not be looked after; it is tried again")
-            parked = True
-        if parked:
-            self._sweeps[key] = its._replace(due=now() + its.every)
-        else:
-            self._sweeps.pop(key, None)
+
+def _done(do: Callable[[], object]) -> bool:
+    """Call it. Return whether it has to be done again, as after an error."""
+    try:
+        return bool(do())
+    except Exception as error:
+        known = isinstance(error, LockError)
+        logger.warning("Tasks could not be looked after now: %s", error, exc_info=not known)
+        return True
 
 
 _of_this_process: dict[str, Upkeep] = {}

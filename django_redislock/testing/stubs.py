@@ -39,7 +39,7 @@ from ..lease.watchdog import Watchdog
 from ..locks.decorate import acquire
 from ..locks.once import RecordedLock
 from ..primitives import work
-from ..primitives.contract import Claim, Port, Primitive, Sight, Word
+from ..primitives.contract import Claim, Grant, Port, Primitive, Sight, Word
 from ..primitives.keys import Keys, name_of
 from ..primitives.scripts import PARTS
 from ..settings import conf, kinds
@@ -378,20 +378,19 @@ def _busy(pattern: str, holder: Holder) -> Iterator[None]:
 @contextmanager
 def _tasks_busy(pattern: str, holder: Holder) -> Iterator[None]:
     """Let tasks of these names conflict with one that runs, and be parked when they begin."""
-    claim, start = work.Work.claim, work.Work.start
-    by = holder.owner or "", holder.label, holder.acquired_at
+    claim, acquire = work.Work.claim, work.Work.acquire
 
     async def claimed(its: Any, port: Any, keys: Keys, *args: Any, **options: Any) -> Any:
         if matches(keys.name, pattern):
-            return work.Conflict(work.TICKET, True, *by)
+            return work.TaskConflict(keys.unscoped or keys.name, holder, work.TICKET, True)
         return await claim(its, port, keys, *args, **options)
 
-    async def started(its: Any, port: Port, asked: Claim, *args: Any, **options: Any) -> Any:
+    async def begun(its: Any, port: Port, asked: Claim, wait: float | None) -> Grant:
         if matches(asked.keys.name, pattern):
-            return work.Parked()
-        return await start(its, port, asked, *args, **options)
+            raise work.NotBegun(asked.keys.name, "parked")
+        return await acquire(its, port, asked, wait)
 
-    with mock.patch.multiple(work.Work, claim=claimed, start=started):
+    with mock.patch.multiple(work.Work, claim=claimed, acquire=begun):
         yield
 
 

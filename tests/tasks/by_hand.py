@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any, NamedTuple
 
-from django_redislock.primitives.work import Early, Start
-from django_redislock.tasks import Delivery, Gate, register
+from django_redislock.primitives.work import Why
+from django_redislock.tasks import Delivery, Guarded, NotBegun, register
 
 
 class Handle(NamedTuple):
@@ -26,7 +26,7 @@ class Message(NamedTuple):
 class Task:
     """A task of this queue."""
 
-    gate: Gate | None = None
+    gate: Guarded | None = None
 
     def __init__(self, function: Callable[..., Any], backlog: Backlog) -> None:
         self.function, self.backlog = function, backlog
@@ -64,7 +64,7 @@ class Backlog:
         self.messages: list[Message] = []
         self.numbers = numbers or count(1)
         self.renames = renames
-        self.starts: list[Start] = []
+        self.starts: list[Why] = []
         """Why messages did not begin."""
         self.later: list[tuple[float, Message]] = []
 
@@ -74,17 +74,11 @@ class Backlog:
         gate, function = self.task.gate, self.task.function
         assert gate is not None
 
-        def instead(start: Start) -> None:
-            self.starts.append(start)
-            if isinstance(start, Early):
-                self.later.append((start.seconds, message))
+        def instead(start: NotBegun) -> None:
+            self.starts.append(start.why)
 
-        def text() -> bytes:
-            return json.dumps(message).encode()
-
-        return gate.run(
-            Delivery(message.id, message.args, message.kwargs, text), function, instead
-        )
+        its = Delivery(message.id, message.args, message.kwargs, message)
+        return gate.run(its, function, instead)
 
 
 class ByHand:
@@ -98,23 +92,27 @@ class ByHand:
     def function(self, task: Any) -> Callable[..., Any]:
         return task.function  # type: ignore[no-any-return]
 
-    def guard(self, task: Any, gate: Gate) -> Any:
+    def guard(self, task: Any, gate: Guarded) -> Any:
         task.gate = gate
         return task
 
-    def send_again(self, task: Any, message: bytes) -> str:
-        id, args, kwargs = json.loads(message)
-        return str(task.put(tuple(args), kwargs, None if self.renamed else id)[1])
+    def send_again(self, task: Any, message: Any, seconds: float = 0.0) -> str:
+        id, args, kwargs = message
+        new_id = None if self.renamed else id
+        if seconds:
+            new_id = new_id or f"m{next(task.backlog.numbers)}"
+            task.backlog.later.append((seconds, Message(new_id, args, kwargs)))
+            return str(new_id)
+        return str(task.put(tuple(args), kwargs, new_id)[1])
 
     def handle(self, task: Any, id: str) -> Any:
         return Handle(id)
 
-    def dump(self, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-        return json.dumps([args, kwargs]).encode()
+    def dump(self, task: Any, value: Any) -> bytes:
+        return json.dumps(value).encode()
 
-    def load(self, task: Any, text: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        args, kwargs = json.loads(text)
-        return tuple(args), kwargs
+    def load(self, task: Any, text: bytes) -> Any:
+        return json.loads(text)
 
 
 class Renaming(ByHand):

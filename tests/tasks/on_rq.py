@@ -6,8 +6,9 @@ from redis import Redis
 from rq import Queue, Retry, get_current_job
 from rq.decorators import job
 
+from django_redislock.tasks import unique
 from tests.tasks.defining import define
-from tests.tasks.events import broker_url
+from tests.tasks.events import Flaky, broker_url
 
 connection = Redis.from_url(broker_url(3))
 queue = Queue("default", connection=connection)
@@ -18,6 +19,16 @@ def current_id() -> str:
     assert running is not None
     return str(running.id)
 
+
+def _fails(pk: str) -> None:
+    raise Flaky
+
+
+_fails.__name__ = _fails.__qualname__ = "late"
+late = unique("late:{pk}")(
+    job("late", connection=connection, retry=Retry(max=1, interval=600))(_fails)
+)
+"""A task that fails, and is tried again after ten minutes."""
 
 globals().update(
     define(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from django_redislock.primitives.work import Started, Work
+from django_redislock.primitives.work import Work
 from django_redislock.tasks import guarded
 from tests.tasks.events import WORKER, Event, broker, processes_of, say
 from tests.waiting import PATIENCE
@@ -29,20 +29,19 @@ def pause(name: str) -> None:
 def install() -> None:
     """Let this process stop at its place, if it is a worker and has one."""
     place = os.environ.get(PLACE) if WORKER in os.environ else None
-    start, unpacked = Work.start, guarded.unpacked
+    acquire, unpacked = Work.acquire, guarded.unpacked
 
-    async def pausing_start(self: Work, port: Any, claim: Any, *args: Any, **more: Any) -> Any:
-        answer = await start(self, port, claim, *args, **more)
-        if isinstance(answer, Started):
-            pause(claim.keys.name)
-        return answer
+    async def pausing_start(self: Work, port: Any, claim: Any, wait: float | None) -> Any:
+        grant = await acquire(self, port, claim, wait)
+        pause(claim.keys.name)
+        return grant
 
-    def pausing_send(message: bytes) -> Any:
-        found = unpacked(message)
-        pause(found[1][0][1])
+    def pausing_send(text: bytes) -> Any:
+        found = unpacked(text)
+        pause(found[2][0].keys.name)
         return found
 
     if place == START:
-        Work.start = pausing_start  # type: ignore[method-assign]
+        Work.acquire = pausing_start  # type: ignore[method-assign]
     elif place == SEND:
         guarded.unpacked = pausing_send

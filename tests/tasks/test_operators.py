@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Callable
@@ -13,18 +12,21 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from django_redislock import LockError, LockUnavailable, ReadWriteLock, Semaphore, redis_lock
+from django_redislock import (
+    LockError,
+    LockUnavailable,
+    ReadWriteLock,
+    Semaphore,
+    current_lease,
+    redis_lock,
+)
 from django_redislock.base import background
 from django_redislock.inspection.tasks import names as listed
 from django_redislock.inspection.tasks import tasks
 from django_redislock.lease.watchdog import watchdog
 from django_redislock.management.subcommands.tasks import keep_swept
-from django_redislock.primitives.contract import run
-from django_redislock.primitives.work import Parked
 from django_redislock.signals import lock_cleared
-from django_redislock.tasks import Delivery, limited, task_event, unique
-from django_redislock.tasks.guarded import Attempt, Guarded
-from django_redislock.transport.ports import SyncPort
+from django_redislock.tasks import limited, task_event, unique
 from tests.operations.calling import call, write_down
 from tests.tasks.by_hand import Task, task
 
@@ -65,12 +67,14 @@ class TestTheKind:
     def test_what_waits(self, sync: Task) -> None:
         """`list` counts what is no lock, and `show` says who is next, and since when."""
         unique("reindex:{pk}")(task(lambda pk: None)).enqueue(1)
-        assert call("list").out.endswith(
-            "Tasks: 1 queued. See manage.py redislock tasks --using=default\n"
+        assert re.search(
+            r"\nTasks: 1 queued; the oldest is m1 of 'task:reindex:1', queued for \d\.\d s\. "
+            r"See manage\.py redislock tasks --using=default\n$",
+            call("list").out,
         )
         assert "Tasks:" not in call("list", "--pattern", "task:*").out
         park(sync, 2)
-        assert "Tasks: 2 parked, 1 queued. See" in call("list").out
+        assert "Tasks: 2 parked, 1 queued; the oldest is m1 of" in call("list").out
         done = call("show", "task:sync:7")
         assert re.search(r"^Next: the task m3, parked for \d\.\d s, and 1 more\.$", done.out, re.M)
         assert re.search(r"^parked +m4 +- +\d\.\d s", done.out, re.M)
@@ -137,22 +141,19 @@ def park(sync: Task, number: int) -> None:
     for _ in range(number):
         sync.enqueue(7)
         Context().run(sync.backlog.work)
-    assert sync.backlog.starts[-number:] == [Parked()] * number
+    assert sync.backlog.starts[-number:] == ["parked"] * number
 
 
 def die(sync: Task) -> None:
     """Begin a task, and leave its permit behind as a killed worker does."""
-    sync.enqueue(7)
-    message = sync.backlog.messages.pop(0)
-    gate = sync.gate
-    assert isinstance(gate, Guarded)
-    body = json.dumps(message).encode()
-    attempt = Attempt(gate, Delivery(message.id, message.args, message.kwargs, lambda: body))
-    assert run(attempt.begin(SyncPort))
-    for lease in attempt.leases:
+
+    def killed() -> None:
+        lease = current_lease()
+        assert lease is not None
         lease._lifetime.end()
         watchdog(lease._server).forget(lease._claim)
-    attempt.send_promoted()
+
+    while_running(sync, killed)
 
 
 def lose_leases(redis: Redis) -> None:

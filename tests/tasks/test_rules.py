@@ -15,13 +15,8 @@ from redis import Redis
 
 from devtools.redis_server import RedisServer
 from django_redislock import LockUnavailable, Semaphore, current_lease, redis_lock
-from django_redislock.primitives import work
-from django_redislock.primitives.contract import run
-from django_redislock.primitives.keys import Keys
-from django_redislock.primitives.work import Duplicate, Early, Parked, Replaced
+from django_redislock.inspection.tasks import names, tasks
 from django_redislock.tasks import TaskConflict, TaskEvent, guarded, limited, task_event, unique
-from django_redislock.transport.ports import SyncPort
-from django_redislock.transport.server import server_of
 from tests.tasks.by_hand import Handle, Task, task
 from tests.waiting import eventually
 
@@ -96,7 +91,7 @@ def test_one_more_waits_while_one_runs(reindex: Task, done: Done) -> None:
         assert len(backlog.messages) == 1
         reindex.function = usual
         elsewhere(backlog.work)  # another worker is given the second message
-        assert backlog.starts == [Parked()]
+        assert backlog.starts == ["parked"]
         done.append("ends")
 
     usual, reindex.function = reindex.function, first
@@ -234,7 +229,7 @@ def test_replace(reindex: Task, done: Done) -> None:
     backlog.work()
     backlog.work()
     assert done == [(7, "new")]
-    assert backlog.starts == [Replaced()]
+    assert backlog.starts == ["replaced"]
 
 
 def test_a_parked_one_is_replaced(done: Done) -> None:
@@ -362,8 +357,7 @@ def test_a_long_transaction_keeps_its_claim(
     reindex: Task, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is renewed, so a kill frees the name soon, and the length of a transaction does not."""
-    for module in (work, guarded):
-        monkeypatch.setattr(module, "SHORT", 2.0)
+    monkeypatch.setattr(guarded, "SHORT", 2.0)
     unique("reindex:{pk}", on_conflict="skip")(reindex)
     with transaction.atomic():
         reindex.enqueue(7)
@@ -383,11 +377,11 @@ def test_the_last_call_settles_it(reindex: Task, done: Done, redis: Redis) -> No
     backlog = reindex.backlog
     reindex.enqueue(7, "first")
     reindex.enqueue(7, note="last")
-    (message,) = backlog.messages
     backlog.work()
-    (early,) = backlog.starts
-    assert isinstance(early, Early)
-    assert 29 < early.seconds <= 30
+    assert backlog.starts == ["early"]
+    ((seconds, message),) = backlog.later
+    assert 29 < seconds <= 30
+    assert reindex.enqueue(7, note="last") == Handle(message.id)
     redis.hset(CLAIM, "due", 1)  # its time has come
     backlog.work(message)
     assert done == [(7, "last")]
@@ -428,7 +422,7 @@ def test_too_many_are_parked(reindex: Task, done: Done, redis: Redis) -> None:
     def inside() -> None:
         for _ in range(3):
             elsewhere(backlog.work)
-        assert backlog.starts == [Parked()] * 3
+        assert backlog.starts == ["parked"] * 3
         assert backlog.messages == []
 
     _hold(reindex, done, inside)
@@ -484,7 +478,7 @@ def test_nobody_passes_those_that_are_parked(done: Done) -> None:
     promoted = its.backlog.messages[-1]
     assert promoted.args == (1,)
     its.backlog.work()  # message 2, which the queue had before
-    assert its.backlog.starts == [Parked(), Parked()]
+    assert its.backlog.starts == ["parked", "parked"]
     while its.backlog.messages:
         its.backlog.work()
     assert done == [0, 1, 2]
@@ -500,7 +494,7 @@ def test_a_limit_that_changes(reindex: Task, done: Done) -> None:
 
     def inside() -> None:
         elsewhere(backlog.work)
-        assert backlog.starts == [Parked()]
+        assert backlog.starts == ["parked"]
         with override_settings(REDISLOCK={"LOCKS": {"task:reindex": {"LIMIT": 3}}}):
             elsewhere(backlog.work)  # it stands behind the one that is parked
             for _ in range(2):
@@ -529,10 +523,10 @@ def test_weights(done: Done) -> None:
     def inside() -> None:  # one permit is taken
         def two() -> None:  # two are
             elsewhere(heavy.backlog.work)
-            assert heavy.backlog.starts == [Parked()]
+            assert heavy.backlog.starts == ["parked"]
             assert heavy.backlog.messages == []
             elsewhere(its.backlog.work)
-            assert its.backlog.starts == [Parked()]
+            assert its.backlog.starts == ["parked"]
 
         _hold(its, done, two)
         elsewhere(its.backlog.work)
@@ -558,7 +552,7 @@ def test_more_than_all_permits(done: Done) -> None:
         its.enqueue(2)
         _hold(its, done, lambda: elsewhere(its.backlog.work))
         its.backlog.work()
-        assert its.backlog.starts == [Parked()]
+        assert its.backlog.starts == ["parked"]
         its.backlog.work()
     assert done == [1, 2]
 
@@ -571,23 +565,23 @@ def test_a_duplicate_does_not_run_beside(reindex: Task, done: Done) -> None:
     _hold(reindex, done, lambda: elsewhere(lambda: reindex.backlog.work(message)))
     reindex.backlog.work()
     assert done == [7]
-    assert reindex.backlog.starts == [Duplicate()]
+    assert reindex.backlog.starts == ["duplicate"]
 
 
-def test_unique_and_limited(done: Done) -> None:
+def test_unique_and_limited(done: Done, renames: bool, redis: Redis) -> None:
     """What is parked for its permit still waits: its name is taken until it begins."""
     tenants = [1, 2]
 
     def digest(user: int) -> None:
         done.append(user)
 
-    its = unique("digest:{user}")(limited("api", 1)(task(digest)))
+    its = unique("digest:{user}")(limited("api", 1)(task(digest, renames=renames)))
     for user in tenants:
         its.enqueue(user)
 
     def inside() -> None:
         elsewhere(its.backlog.work)
-        assert its.backlog.starts == [Parked()]
+        assert its.backlog.starts == ["parked"]
         assert its.enqueue(2) == Handle("m2")
 
     _hold(its, done, inside)
@@ -595,6 +589,7 @@ def test_unique_and_limited(done: Done) -> None:
     its.backlog.work()
     assert done == [1, 2]
     assert its.backlog.messages == []
+    assert redis.exists("redislock:{task:digest:2}:claim") == 0
 
 
 # Kills.
@@ -862,27 +857,21 @@ def test_events(reindex: Task, done: Done) -> None:
 
 
 def test_what_people_see(reindex: Task, done: Done, redis: Redis) -> None:
-    """`work.look` says what waits, what is parked and what runs."""
+    """What waits, what is parked and what runs. A cluster has no list of names."""
     limited("reindex:{pk}", 1)(unique("reindex:{pk}")(reindex))
-    keys, port = Keys.of("redislock", NAME), SyncPort(server_of("default"))
     reindex.enqueue(7)
-    found = run(work.look(port, keys))
-    assert found.waiting is not None
-    assert (found.parked, found.running, found.promoted) == (0, [], {})
-    on_a_cluster = not isinstance(redis, Redis)
-    number, listed = run(work.names(port, "redislock", 0, 10))
-    assert number == len(listed) == (not on_a_cluster)
+    found = tasks(NAME, "default")
+    assert [str(one.stage) for one in found.items] == ["queued"]
+    listed = names("default")
+    assert len(listed) == isinstance(redis, Redis)
     for one in listed:
-        assert one._replace(now_us=0) == found._replace(
-            now_us=0,
-            waiting=one.waiting,  # of which time has passed
-        )
-        assert one.waiting is not None
+        assert (one.name, one.counts, one.claim) == (NAME, found.counts, found.claim)
 
     def inside() -> None:
-        found = run(work.look(port, keys))
-        assert found.waiting is None
-        assert [(one.weight, bool(one.record)) for one in found.running] == [(1, True)] * 1
+        found = tasks(NAME, "default")
+        assert found.claim is None
+        assert [(str(one.stage), one.weight) for one in found.items] == [("running", 1)]
+        assert found.limit == 1
 
     _hold(reindex, done, inside)
     reindex.backlog.work()

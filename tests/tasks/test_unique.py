@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -374,3 +375,33 @@ def test_a_retry_of_dramatiq(redis: Redis, pk: str) -> None:
         assert actor.send(pk).message_id == first.message_id
     finally:
         worker.stop()
+
+
+@pytest.mark.usefixtures("broker")
+@pytest.mark.parametrize("worker", [True, False], ids=["worker", "sync"])
+def test_a_retry_of_rq(redis: Redis, pk: str, worker: bool, monkeypatch: Any) -> None:
+    """It keeps its name while it waits. A queue without a worker tries nothing again."""
+    rq = pytest.importorskip("rq")
+    from rq.timeouts import TimerDeathPenalty
+
+    from tests.tasks.on_rq import connection, late
+
+    class Worker(rq.SimpleWorker):
+        death_penalty_class = TimerDeathPenalty
+
+        def _install_signal_handlers(self) -> None:
+            pass
+
+    claim = f"redislock:{{task:late:{pk}}}:claim"
+    if not worker:
+        decorator = inspect.getclosurevars(late.redislock_delay).nonlocals["self"]
+        now = rq.Queue("late", connection=connection, is_async=False)
+        monkeypatch.setattr(decorator, "queue", now)
+        late.enqueue(pk)
+        assert not redis.exists(claim)
+        return
+    first = late.enqueue(pk)
+    Worker(["late"], connection=connection).work(burst=True)
+    assert first.get_status() == "scheduled"
+    assert redis.hget(claim, "id") == first.id.encode()
+    assert late.enqueue(pk).id == first.id

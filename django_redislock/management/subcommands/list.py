@@ -20,7 +20,7 @@ from ...inspection.facts import WORST_FIRST
 from ...inspection.listing import ORDERS
 from ...inspection.sheet import LOCKS
 from ...inspection.tasks import Stage, names
-from ...inspection.words import clean, count, instant
+from ...inspection.words import clean, count, duration, instant
 from ..arguments import (
     WRONG,
     Parser,
@@ -136,9 +136,14 @@ class List:
 def _waiting_tasks(using: str) -> list[str]:
     """A line about tasks that are no locks, since they don't run."""
     with suppress(LockError):  # the user may only look at locks
-        totals = sum((one.counts for one in names(using)), Counter[Stage]())
+        found = names(using)
+        totals = sum((one.counts for one in found), Counter[Stage]())
         if said := ", ".join(f"{totals[it]} {it}" for it in _WAITING if totals[it]):
-            return [f"Tasks: {said}. See {command_line('tasks', {'using': using})}"]
+            waiting = ((it, one) for one in found for it in one.items if it.stage in _WAITING)
+            it, one = max(waiting, key=lambda both: both[0].age or 0.0)
+            oldest = clean(f"the oldest is {it.id} of {one.name!r}, {it.stage}")
+            command = command_line("tasks", {"using": using})
+            return [f"Tasks: {said}; {oldest} for {duration(it.age)}. See {command}"]
     return []
 
 

@@ -115,7 +115,7 @@ def sweep(found: TasksInfo) -> Swept:
     """
     limit = found.limit or conf.listed(found.name).limit or 1
     rule = Limit(None, limit, using=found.using)
-    return guarded.sweep(rule.noted(conf.written(found.name), found.name))
+    return guarded.sweep(rule.of(conf.written(found.name), found.name))
 
 
 def keep_swept() -> None:

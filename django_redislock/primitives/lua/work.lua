@@ -19,9 +19,8 @@
 --        15 names    zset    name of tasks → when anything of it ends at the latest, ms. On a cluster it
 --                            is the key of the lock, and nothing is listed
 --
--- Gives  claim, parked, sent, messages, runs, TICKET, LASTS, SENDING, promoted (messages that were promoted,
---        each its id and its text), healed (how many), since, weight_of, all_runs, running, taken, heal,
---        promote, unnamed, note, keep
+-- Gives  claim, parked, sent, messages, runs, TICKET, LASTS, SENDING, since, weight_of, all_runs, taken,
+--        heal, unnamed, note, answer
 -- luacheck: read globals now integer lock millis ends_of MOST
 
 local claim, parked, sent, messages, runs = KEYS[9], KEYS[10], KEYS[11], KEYS[12], KEYS[13]
@@ -51,23 +50,18 @@ local function weight_of(id)
   return tonumber((kept(id))) or 1
 end
 
--- The runs that live: {token, id, weight} each; and those whose leases have ended.
+-- The runs that live: {token, id, weight} each; those whose leases have ended; and the weights of the
+-- first, by the id.
 local function all_runs()
-  local alive, dead = {}, {}
+  local alive, dead, weights = {}, {}, {}
   local all = redis.call('HGETALL', runs)
   for i = 1, #all, 2 do
     local weight, id = string.match(all[i + 1], '^(%d+)|(.*)$')
     local group = ends_of(all[i]) and alive or dead
-    group[#group + 1] = {all[i], id or '', tonumber(weight) or 1}
+    group[#group + 1] = {all[i], id, weight}
+    if group == alive then weights[id] = weight end
   end
-  return alive, dead
-end
-
--- The token with which a message runs, or nil.
-local function running(id)
-  for _, its in ipairs((all_runs())) do
-    if its[2] == id then return its[1] end
-  end
+  return alive, dead, weights
 end
 
 -- Permits that are held, and those that wait for promoted messages.
@@ -134,7 +128,11 @@ local function note(name, lives)
   end
 end
 
--- After a change.
-local function keep()
+-- Promote, and return the answer of a script, with the messages that were promoted, each its id and its
+-- text, and how many were healed at its end.
+local function answer(limit, found)
+  promote(limit)
   for _, key in ipairs({parked, sent, messages, runs}) do redis.call('PEXPIRE', key, LASTS) end
+  found[#found + 1], found[#found + 2] = promoted, healed
+  return found
 end

@@ -15,13 +15,13 @@
 -- Returns  each with promoted and healed at its end:
 --          {1, acquired at µs, fencing token, message or false}  it runs; with the arguments of the last
 --                        call, if there were several
---          {2}           it was parked; or it waits until it can be tried again
---          {3}           another delivery of this message runs
---          {4}           it was replaced, and must not run
+--          {2, 0}        it was parked; or it waits until it can be tried again
+--          {3, 0}        another delivery of this message runs
+--          {4, 0}        it was replaced, and must not run
 --          {5, wait ms}  it is not due yet
 --          {-2, kind}    the name is held as another kind of lock
 -- luacheck: read globals now integer token holders expire ends_of grant claim parked sent messages runs
--- luacheck: read globals TICKET LASTS SENDING promoted taken heal promote keep running unnamed note healed
+-- luacheck: read globals TICKET LASTS SENDING taken heal all_runs unnamed note answer
 -- luacheck: read globals weight_of held_as differs since
 
 local ttl, says, id = tonumber(ARGV[2]), ARGV[3], ARGV[4]
@@ -33,24 +33,17 @@ expire()
 if ends_of(token) then
   local fence, at = string.match(redis.call('HGET', holders, token) or '', '^%w+[|+?](%d+)|(%d*)')
   if fence then
-    return {1, at == '' and fence or at, fence, redis.call('HGET', messages, token), promoted, healed}
+    return answer(limit, {1, at == '' and fence or at, fence, redis.call('HGET', messages, token)})
   end
 end
 local held = held_as()
-if differs('task', held) then return {-2, held, promoted, healed} end
+if differs('task', held) then return {-2, held, {}, 0} end
 heal()
-if redis.call('EXISTS', withdrawn) == 1 then
-  redis.call('DEL', withdrawn)
-  promote(limit)
-  return {4, promoted, healed}
-end
-if running(id) then
-  promote(limit)
-  return {3, promoted, healed}
-end
+if redis.call('DEL', withdrawn) == 1 then return answer(limit, {4, 0}) end
+if select(3, all_runs())[id] then return answer(limit, {3, 0}) end
 local waiting, due = unpack(redis.call('HMGET', claim, 'id', 'due'))
 if waiting == id and due and tonumber(due) > now then
-  return {5, math.ceil((due - now) / 1000), promoted, healed}
+  return answer(limit, {5, math.ceil((due - now) / 1000)})
 end
 
 note(ARGV[10], LASTS)
@@ -75,9 +68,7 @@ if first and (others == 0 or others + weight <= limit) then
   end
   redis.call('HSET', runs, token, weight .. '|' .. id)
   local fence = grant(token, ttl, ttl, says .. '\ttask|' .. ARGV[5], '|')
-  promote(limit)
-  keep()
-  return {1, integer(now), fence, latest, promoted, healed}
+  return answer(limit, {1, integer(now), fence, latest})
 end
 
 if own then
@@ -87,6 +78,4 @@ elseif message ~= '' and redis.call('HSETNX', messages, id, text) == 1 then
   redis.call('HSET', messages, since(id), integer(now))
   redis.call('RPUSH', parked, id)
 end
-promote(limit)
-keep()
-return {2, promoted, healed}
+return answer(limit, {2, 0})

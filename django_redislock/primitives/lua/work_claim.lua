@@ -16,11 +16,11 @@
 --          {0, id, says, at µs, promoted, healed}    that message waits in the queue, or is parked
 --          {2, id, record, at µs, promoted, healed}  that message runs, by this holder, as in permits.lua
 -- luacheck: read globals now integer holders claim parked sent messages LASTS expire heal note
--- luacheck: read globals all_runs promote promoted healed since
+-- luacheck: read globals all_runs since answer
 
 local id, says, lives, message, over = ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[6], ARGV[8]
 local settle_ms, at_most = string.match(ARGV[7], '^(%d+)|(%d+)$')
-local withdrawn = KEYS[16]
+local limit, withdrawn = tonumber(ARGV[10]), KEYS[16]
 
 local function due(first)
   local time = now + settle_ms * 1000
@@ -31,15 +31,14 @@ end
 expire()
 -- A call heals, too: the killed task of a name may be the only one, so that no other begins or ends.
 heal()
-promote(tonumber(ARGV[10]))
 if ARGV[5] == '1' then
   local run = (all_runs())[1]
   if run then
-    return {2, run[2], redis.call('HGET', holders, run[1]), integer(now), promoted, healed}
+    return answer(limit, {2, run[2], redis.call('HGET', holders, run[1]), integer(now)})
   end
 end
 local waiting, its_says, at, first = unpack(redis.call('HMGET', claim, 'id', 'says', 'at', 'first'))
-if waiting == id then return {1, promoted, healed} end
+if waiting == id then return answer(limit, {1}) end
 if waiting and waiting == over then
   redis.call('SET', withdrawn, '', 'PX', LASTS)
   redis.call('LREM', parked, 0, waiting)
@@ -49,7 +48,7 @@ elseif waiting then
   if message ~= '' and first then
     redis.call('HSET', claim, 'message', message, 'due', due(first))
   end
-  return {0, waiting, its_says, at, promoted, healed}
+  return answer(limit, {0, waiting, its_says, at})
 end
 redis.call('DEL', claim)
 redis.call('HSET', claim, 'id', id, 'says', says, 'at', integer(now))
@@ -58,4 +57,4 @@ if settle_ms then
 end
 redis.call('PEXPIRE', claim, lives)
 note(ARGV[9], lives)
-return {1, promoted, healed}
+return answer(limit, {1})

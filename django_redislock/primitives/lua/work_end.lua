@@ -8,11 +8,11 @@
 --          4 name   for lists
 -- Returns  {1 it was held, else 0; how many are parked; promoted; healed}
 -- luacheck: read globals lock token foreign ends_of past drop expire settle mark_of
--- luacheck: read globals claim parked sent messages runs names promoted healed since heal promote keep
+-- luacheck: read globals claim parked sent messages runs names since heal answer
 
 local id, limit = ARGV[2], tonumber(ARGV[3])
 
-if foreign then return {0, 0, promoted, healed} end
+if foreign then return {0, 0, {}, 0} end
 expire()
 local held = ends_of(token)
 if held then
@@ -25,9 +25,7 @@ redis.call('HDEL', runs, token)
 -- If its lease had ended, it may be parked again: without its text, it is passed over.
 redis.call('HDEL', messages, token, id, since(id))
 heal()
-promote(limit)
-keep()
 if names ~= lock and redis.call('EXISTS', claim, parked, sent, messages, runs) == 0 then
   redis.call('ZREM', names, ARGV[4])
 end
-return {held and 1 or 0, redis.call('LLEN', parked), promoted, healed}
+return answer(limit, {held and 1 or 0, redis.call('LLEN', parked)})

@@ -1,32 +1,36 @@
 -- Part: how the tasks of one name look, for operators. Nothing is written.
 --
--- Gives  seen(name, most, lines)  {name, {id, says, at µs, due µs or nil, pttl ms, 1 if it is parked or
---          promoted, else 0} of the one with the claim or nil, how many are parked, {{id, since µs or ""}
---          of so many lines of them, ...}, {{id, since, until µs} promoted, ...}, {{id, weight, record, ms
---          that its lease lasts} running, ...}, lapsed: how many have to be healed, how many of these are
---          sent again then}
+-- Gives  seen(name, most, lines)  {name, id of the one with the claim or nil, how many are parked, lapsed:
+--          how many have to be healed, how many of these are sent again then, {{stage, id, since µs or "",
+--          ms that it has its permit or its claim or "", owner|label or the record of one that runs,
+--          weight, due µs or ""}, ...}}: up to so many (most) of each stage, and so many lines of the
+--          parked ones
 -- luacheck: read globals now integer millis holders ends_of claim parked sent messages since all_runs
 
 local function seen(name, most, lines)
-  local waiting = false
-  local id, says, queued, due = unpack(redis.call('HMGET', claim, 'id', 'says', 'at', 'due'))
-  if id then
-    waiting = {id, says, queued, due, redis.call('PTTL', claim), redis.call('HEXISTS', messages, id)}
-  end
-  local left, coming, running_now = {}, {}, {}
-  local function at(its) return redis.call('HGET', messages, since(its)) or '' end
-  for i, its in ipairs(redis.call('LRANGE', parked, 0, lines - 1)) do left[i] = {its, at(its)} end
-  local ends = redis.call('ZRANGE', sent, 0, most - 1, 'WITHSCORES')
-  for i = 1, #ends, 2 do
-    coming[#coming + 1] = {ends[i], at(ends[i]), integer(ends[i + 1])}
+  local claimed, says, queued, due = unpack(redis.call('HMGET', claim, 'id', 'says', 'at', 'due'))
+  local found, shown = {}, {}
+  local function show(stage, id, left, record, weight)
+    local own, at = id == claimed, redis.call('HGET', messages, since(id))
+    shown[id] = true
+    found[#found + 1] = {
+      stage, id, at or own and queued or '', left or '', record or own and says or '', weight or 1, own and due or ''
+    }
   end
   local live, dead = all_runs()
   for i = 1, math.min(#live, most) do
-    local token, its, weight = unpack(live[i])
-    running_now[i] = {its, weight, redis.call('HGET', holders, token), ends_of(token) - millis}
+    local token, id, weight = unpack(live[i])
+    show('running', id, ends_of(token) - millis, redis.call('HGET', holders, token), weight)
   end
-  local unsent = redis.call('ZCOUNT', sent, '-inf', integer(now))
-  local again = unsent
-  for _, its in ipairs(dead) do again = again + redis.call('HEXISTS', messages, its[2]) end
-  return {name, waiting, redis.call('LLEN', parked), left, coming, running_now, #dead + unsent, again}
+  local ends = redis.call('ZRANGE', sent, '(' .. integer(now), '+inf', 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')
+  for i = 1, #ends, 2 do show('promoted', ends[i], (ends[i + 1] - now) / 1000) end
+  for _, id in ipairs(redis.call('LRANGE', parked, 0, lines - 1)) do show('parked', id) end
+  if claimed and not shown[claimed] then
+    local stage = redis.call('HEXISTS', messages, claimed) == 1 and 'parked' or 'queued'
+    show(stage, claimed, redis.call('PTTL', claim))
+  end
+  local lapsed = #dead + redis.call('ZCOUNT', sent, '-inf', integer(now))
+  local again = lapsed
+  for _, its in ipairs(dead) do again = again - 1 + redis.call('HEXISTS', messages, its[2]) end
+  return {name, claimed, redis.call('LLEN', parked), lapsed, again, found}
 end
