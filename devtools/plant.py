@@ -614,8 +614,8 @@ FAULTS = [
     ),
     Fault(
         "cluster: nodes with several databases are not refused",
-        "if len(databases := sorted({_database(url) for url in urls})) > 1:",
-        "if len(databases := sorted({_database(url) for url in urls})) > 9:",
+        "if len(databases := sorted({database_of(url) for url in urls})) > 1:",
+        "if len(databases := sorted({database_of(url) for url in urls})) > 9:",
         "tests/test_location.py -k cluster",
     ),
     Fault(

@@ -38,7 +38,7 @@ PRODUCTS = (
             *("__init__", "base", "primitives", "transport", "settings", "signals"),
             *("lease", "locks", "cluster"),
         ),
-        10_100,
+        10_160,
     ),
     Product(
         "edges to Django",

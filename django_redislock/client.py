@@ -16,7 +16,6 @@ from collections.abc import Coroutine
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeVar, cast
 
-from django_redis.client import DefaultClient, SentinelClient
 from redis.exceptions import ConnectionError, LockNotOwnedError, RedisError, TimeoutError
 from redis.lock import Lock as RedisLock
 from redis.utils import HIREDIS_AVAILABLE
@@ -366,9 +365,14 @@ class Locking:
         return Lock(client, name, timeout, sleep, blocking, blocking_timeout, thread_local)
 
 
-class LockingClient(Locking, DefaultClient):  # type: ignore[misc]
-    """django-redis' default client, with our locks."""
+try:
+    from django_redis.client import DefaultClient, SentinelClient
+except ModuleNotFoundError:
+    pass  # `Lock` does not need it
+else:
 
+    class LockingClient(Locking, DefaultClient):  # type: ignore[misc]
+        """django-redis' default client, with our locks."""
 
-class SentinelLockingClient(Locking, SentinelClient):  # type: ignore[misc]
-    """django-redis' Sentinel client, with our locks."""
+    class SentinelLockingClient(Locking, SentinelClient):  # type: ignore[misc]
+        """django-redis' Sentinel client, with our locks."""

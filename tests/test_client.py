@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -1136,6 +1137,19 @@ class TestServers:
                     assert lock.owned()
                 assert waiter.result(PATIENCE) is True
                 waiting.release()
+
+
+@pytest.mark.parametrize("package", ["redis", "redis.asyncio"])
+def test_a_client_of_several_databases(package: str) -> None:
+    """TypeError: after its failover, a lock would have two holders."""
+    pytest.importorskip("redis.multidb")  # from redis-py 7 on
+    multidb = import_module(f"{package}.multidb.client")
+    databases = [multidb.DatabaseConfig(from_url="redis://h", weight=1.0)]
+    lock = object.__new__(Lock)
+    with pytest.warns(UserWarning, match="experimental"):
+        lock.redis = multidb.MultiDBClient(multidb.MultiDbConfig(databases_config=databases))
+    with pytest.raises(TypeError, match=r"a MultiDBClient: it may fail over .* a Redlock"):
+        lock._port()
 
 
 class TestPage:

@@ -41,6 +41,7 @@ from django_redislock.transport.protocol import Command, is_last, pack, reader
 from django_redislock.transport.server import server_of
 from tests.caches import caches as entries
 from tests.caches import entry
+from tests.cachex import cachex
 from tests.faults.interruption import KINDS, OURS, every_place
 from tests.lines import missing
 from tests.waiting import PATIENCE, eventually
@@ -252,18 +253,30 @@ def interrupted(pool: ConnectionPool) -> None:
     pool.disconnect()
 
 
-def test_sentinel() -> None:
-    """django-redis' Sentinel client: sync, async, inbox and watchdog find the primary."""
+THROUGH_SENTINELS = {
+    "django-redis": {
+        "BACKEND": "django_redis.cache.RedisCache",
+        "OPTIONS": {
+            "CLIENT_CLASS": "django_redis.client.SentinelClient",
+            "CONNECTION_FACTORY": "django_redis.pool.SentinelConnectionFactory",
+        },
+    },
+    "Django": {"BACKEND": "django.core.cache.backends.redis.RedisCache"},
+    "django-cachex": {"BACKEND": cachex("RedisSentinel")},
+}
+
+
+@pytest.mark.parametrize("through", THROUGH_SENTINELS.values(), ids=THROUGH_SENTINELS)
+def test_sentinel(through: dict[str, Any]) -> None:
+    """Sync, async, inbox and watchdog find the primary."""
     with (
         server(tcp_port=0) as primary,
         RedisSentinels(primary, number=1, replicas=0) as sentinels,
     ):
-        options = {
-            "CLIENT_CLASS": "django_redis.client.SentinelClient",
-            "CONNECTION_FACTORY": "django_redis.pool.SentinelConnectionFactory",
-            "SENTINELS": sentinels.addresses,
-        }
-        with override_settings(CACHES=entries(f"redis://{sentinels.service}/0", **options)):
+        name = "SENTINELS" if "OPTIONS" in through else "sentinels"
+        options = {**through.get("OPTIONS", {}), name: sentinels.addresses}
+        its = {**through, "LOCATION": f"redis://{sentinels.service}/0", "OPTIONS": options}
+        with override_settings(CACHES={"default": its}):
             assert lock_and_wait() == ["sync", "async"]
             with redis_lock("renewed", ttl=0.3) as lease:
                 with Redis.from_url(primary.url) as client:

@@ -17,9 +17,11 @@ from redis import Redis
 
 from devtools.redis_server import RedisServer
 from django_redislock import LockNotAcquired, redis_lock
+from django_redislock.doctor.caches import advice
 from django_redislock.doctor.checks import check_deployment, check_settings
 from django_redislock.lease.watchdog import watchdog
 from django_redislock.transport.server import server_of
+from tests.cachex import INSTALLED, cachex
 from tests.waiting import PATIENCE, eventually
 
 DJANGO = "django.core.cache.backends.redis.RedisCache"
@@ -70,6 +72,19 @@ def entries(url: str) -> dict[str, dict[str, Any]]:
             "LOCATION": [url],
             "OPTIONS": {"CONNECTION_POOL_KWARGS": {"db": 0}},
         },
+        "django-cachex": {
+            "BACKEND": cachex("Redis"),
+            "LOCATION": [url],
+            "OPTIONS": {
+                "db": 0,
+                "pool_class": "redis.BlockingConnectionPool",
+                "max_connections": 20,
+                "socket_timeout": 5,
+                "compressor": "django_cachex.compressors.zlib.ZlibCompressor",
+                "sentinels": [("nowhere.invalid", 1)],  # which this cache does not ask
+            },
+        },
+        "django-cachex, by valkey": {"BACKEND": cachex("Valkey"), "LOCATION": url},
     }
 
 
@@ -161,6 +176,24 @@ def test_objects_of_valkey_are_refused(url: str) -> None:
     refused({"BACKEND": VALKEY, "LOCATION": url, "OPTIONS": options}, "'retry'.*redis-py")
 
 
+@pytest.mark.parametrize("kind", ["LocMem", "ValkeyGlide"])
+def test_other_caches_of_cachex_are_refused(kind: str) -> None:
+    """They reach no Redis, or with a library and options of their own."""
+    if INSTALLED and kind == "ValkeyGlide":
+        pytest.importorskip("glide_sync")
+    elif INSTALLED:
+        pytest.importorskip("django_cachex.cache.locmem")  # from 0.4 on
+    refused({"BACKEND": cachex(kind), "LOCATION": "redis://h"}, f"{kind}Cache of django-cachex")
+
+
+def test_classes_of_valkey_are_refused() -> None:
+    """They are named by their path, and not taken for those of redis-py."""
+    pytest.importorskip("valkey")
+    options = {"pool_class": "valkey.BlockingConnectionPool"}
+    entry = {"BACKEND": cachex("Valkey"), "LOCATION": "valkey://h", "OPTIONS": options}
+    refused(entry, "'pool_class'.*redis-py")
+
+
 def refused(entry: dict[str, Any], why: str) -> None:
     with override_settings(CACHES={"default": entry}):
         with pytest.raises(ImproperlyConfigured, match=rf"CACHES\['default'\].*{why}"):
@@ -180,10 +213,43 @@ def test_a_valkey_url() -> None:
         assert "secret" not in server.address
 
 
-def test_hints(redis_server: RedisServer, settings: Any) -> None:
+def test_the_database_of_a_valkey_url(url: str, settings: Any) -> None:
+    """It is told from that of another cache at the same server."""
+    with_a_port = {"BACKEND": DJANGO, "LOCATION": "redis://valkey.invalid/2"}
+    settings.CACHES = {
+        "default": with_a_port,
+        "locks": {"BACKEND": cachex("Valkey"), "LOCATION": "valkey://valkey.invalid/3"},
+    }
+    assert not [finding for finding in advice("locks") if finding.id == "redislock.W002"]
+    settings.CACHES["locks"]["LOCATION"] = "valkey://valkey.invalid/2"
+    assert [finding for finding in advice("locks") if finding.id == "redislock.W002"]
+
+
+@pytest.mark.parametrize("through", ["Django", "django-cachex"])
+def test_sentinels(through: str) -> None:
+    """The name of a primary keeps its case, and TLS is not that of a server of this name."""
+    options = {"sentinels": [("sentinel.invalid", 1)], "socket_timeout": 3}
+    entry = {
+        "BACKEND": DJANGO if through == "Django" else cachex("RedisSentinel"),
+        "LOCATION": "rediss://user@Shop/2?is_master=0&socket_connect_timeout=1",
+        "OPTIONS": options,
+    }
+    with override_settings(CACHES={"default": entry}):
+        server = server_of("default")
+        assert "primary" in server.where
+        for pool in (server.shared_pool(), server.async_pool().factory):
+            assert (pool.service_name, pool.is_master) == ("Shop", True)
+            assert pool.connection_class.__name__ == "SentinelManagedSSLConnection"
+            kwargs = pool.connection_kwargs
+            assert (kwargs["db"], kwargs["username"]) == (2, "user")
+            assert (kwargs["socket_timeout"], kwargs["socket_connect_timeout"]) == (3, 1)
+
+
+@pytest.mark.parametrize("backend", [DJANGO, cachex("Redis")], ids=["Django", "django-cachex"])
+def test_hints(backend: str, redis_server: RedisServer, settings: Any) -> None:
     """They have the names of the backend's own options."""
     options = {"max_connections": 3, "socket_timeout": 0.5, "socket_connect_timeout": 2}
-    entry = {"BACKEND": DJANGO, "LOCATION": redis_server.url, "OPTIONS": options}
+    entry = {"BACKEND": backend, "LOCATION": redis_server.url, "OPTIONS": options}
     settings.CACHES = {**settings.CACHES, "locks": entry}
     settings.REDISLOCK = {"USING": "locks", "REPLICAS": 1}
     hints = {message.id: message.hint for message in check_deployment()}

@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from devtools.redis_server import RedisServer
+
 PROGRAM = """
 import sys, threading
 from django.conf import settings
@@ -25,6 +27,46 @@ redis_lock("sync:{shop}")(lambda shop: None)
 once("a payment")
 print([thread.name for thread in threading.enumerate()])
 """
+
+WITHOUT = """
+import asyncio, sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "django_redis":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Missing())
+from django.conf import settings
+cache = {"BACKEND": sys.argv[2], "LOCATION": sys.argv[1], "OPTIONS": {"socket_timeout": 5}}
+settings.configure(CACHES={"default": cache}, INSTALLED_APPS=["django_redislock"])
+import django
+django.setup()
+from django.core.cache import cache
+from django.core.management import call_command
+from redis import Redis
+from django_redislock import LockNotAcquired, redis_lock
+from django_redislock.client import Lock
+call_command("check")
+
+async def task():
+    async with redis_lock("job", wait=0):
+        pass
+
+with redis_lock("job"):
+    call_command("redislock", "list", "--json")
+    try:
+        asyncio.run(task())
+    except LockNotAcquired:
+        print("excluded")
+asyncio.run(task())
+with Redis.from_url(sys.argv[1]) as client, client.lock("key", lock_class=Lock):
+    print(Lock(client, "key").locked())
+if hasattr(cache, "lock"):
+    with cache.lock("key") as lock:
+        print(lock.owned())
+"""
+"""Locks, where django-redis is not installed."""
 
 LATER = [
     *(f"django_redislock.{room}" for room in ("admin", "inspection", "management", "periodic")),
@@ -52,3 +94,22 @@ def test_no_connection_and_no_thread() -> None:
         assert done.stdout.split("\n") == ["[]", "['MainThread']", ""]
         with pytest.raises(BlockingIOError):
             listener.accept()
+
+
+DJANGO = "django.core.cache.backends.redis.RedisCache"
+OURS = "django_redislock.cache.RedisCache"
+
+
+@pytest.mark.parametrize(("backend", "says"), [(DJANGO, ["True"]), (OURS, ["True", "True"])])
+def test_without_django_redis(backend: str, says: list[str], redis_server: RedisServer) -> None:
+    """An entry of Django's own backend needs it for nothing."""
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT, redis_server.url, backend],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-len(says) - 1 :] == ["excluded", *says]

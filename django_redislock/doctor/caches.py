@@ -11,14 +11,13 @@ from urllib.parse import SplitResult, urlsplit
 
 from django.conf import settings
 from django.core.cache import caches
-from django.core.cache.backends.redis import RedisCache
 from django.core.exceptions import ImproperlyConfigured
 from redis.connection import BlockingConnectionPool, Connection
 
 from ..base.servers import MEMORY
 from ..settings.conf import aliases, replicas_timeout
 from ..transport.cluster import Cluster, Location, location_of
-from ..transport.connections import AN_ENTRY_APART
+from ..transport.connections import AN_ENTRY_APART, packages_of, urls_of
 from ..transport.server import server_of
 from .finding import Code, Finding, changed, into_cache, joined, listed, written
 from .vendors import vendor_of
@@ -87,10 +86,7 @@ def _shared_with_the_cache(alias: str) -> Iterator[Finding]:
 def _locations(entry: Any) -> list[Location]:
     """Return the servers that an entry of CACHES names; none if it is not for Redis."""
     with suppress(Exception):  # the entry is for another backend, perhaps
-        urls = entry["LOCATION"]
-        return [
-            *filter(None, map(location_of, urls.split(",") if isinstance(urls, str) else urls))
-        ]
+        return [*filter(None, map(location_of, urls_of(entry["LOCATION"])))]
     return []
 
 
@@ -202,7 +198,7 @@ def _options(alias: str, **options: float) -> str:
     for term, value in options.items():
         if there := re.search(f"(?:^|&)({term}=[^&]*)", query):  # it beats all others
             return into_cache(alias, {"LOCATION": _moved(alias, there[1], f"{term}={value:g}")})
-    if isinstance(caches[alias], RedisCache):
+    if not packages_of(caches[alias]) & {"django_redis", "django_valkey"}:
         return into_cache(alias, options, "OPTIONS")
     given = (settings.CACHES[alias].get("OPTIONS") or {}).get("CONNECTION_POOL_KWARGS") or {}
     if all(term.startswith("socket_") and term not in given for term in options):

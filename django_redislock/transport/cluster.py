@@ -1,5 +1,5 @@
-"""Redis Cluster: the map of slots and nodes, a pool for each node, and how an entry of CACHES
-leads there: its LOCATION, and the factories of its connections.
+"""Redis Cluster: the map of slots and nodes, a pool for each node, and how the LOCATION of an
+entry of CACHES leads there.
 
 1.  A key's *slot* is a checksum of its hash tag. All keys of a name share theirs, so a script
     touches one slot, and with it one node.
@@ -13,22 +13,6 @@ leads there: its LOCATION, and the factories of its connections.
 
 redis-py's `RedisCluster` does all that, too, but it repeats commands silently, and WAIT has to use
 the connection that has written. So we only need the map.
-
-django-redis has no factory for a cluster, so here is one:
-
-    CACHES = {
-        "locks": {
-            "BACKEND": "django_redis.cache.RedisCache",
-            "LOCATION": ["redis://node-1:6379", "redis://node-2:6379"],
-            "OPTIONS": {"CONNECTION_FACTORY": "django_redislock.cluster.ClusterConnectionFactory"},
-        }
-    }
-
-`LOCATION` names some of the nodes, which know the others. Everything else in such an entry (user,
-password, time-outs, TLS by `rediss://`, and on Valkey 9 the number of the database) means the same
-as for a single server, and holds for all nodes. The project's own use of this cache goes through
-redis-py's `RedisCluster`, which knows no database but 0. `OneAddressConnectionFactory` is for a
-sharded server that is reached like a single one.
 
 Source: the Redis Cluster specification.
 """
@@ -44,8 +28,6 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
-from django_redis.pool import ConnectionFactory
-from redis.cluster import RedisCluster
 from redis.connection import parse_url
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 from redis.exceptions import AskError, ClusterDownError, MovedError, ReadOnlyError, ResponseError
@@ -317,44 +299,11 @@ def _cut_in_two(parts: SplitResult) -> bool:
     return bool(host) and (":" in parts.netloc or "@" in parts.netloc + parts.path)
 
 
-class ClusterConnectionFactory(ConnectionFactory):  # type: ignore[misc]
-    """For `OPTIONS["CONNECTION_FACTORY"]`: all nodes of a Redis Cluster."""
-
-    _clusters: dict[str, RedisCluster] = {}
-
-    def make_connection_params(self, url: str) -> dict[str, Any]:
-        params: dict[str, Any] = super().make_connection_params(url)
-        node_of_url(url)
-        return params
-
-    def get_connection(self, params: dict[str, Any]) -> Any:
-        """Return redis-py's client, for the project's own use of the cache.
-
-        Raises `ImproperlyConfigured` for a database other than 0.
-        """
-        if db := _database(params["url"]):
-            raise ImproperlyConfigured(
-                f"redis-py's RedisCluster can't use database {db} of a cluster: locks can use "
-                f"this entry of CACHES, and the project's cache needs another one"
-            )
-        options = {**params, **self.pool_cls_kwargs, **self.redis_client_cls_kwargs}
-        options.pop("parser_class")  # only RedisCluster's own parser understands MOVED
-        url = options.pop("url")
-        # Entries for the same nodes may differ in the password, or in time-outs.
-        key = f"{url} {sorted(options.items())}"
-        if key not in self._clusters:
-            self._clusters[key] = RedisCluster.from_url(url, **options)
-        return self._clusters[key]
-
-    def disconnect(self, connection: RedisCluster) -> None:
-        connection.disconnect_connection_pools()
-
-
 def nodes_of_urls(urls: Sequence[str]) -> list[Node]:
     """Return the nodes that these URLs name. Raises `ImproperlyConfigured` if one can't be a
     node's, or if they name several databases: the first URL is the pattern for all nodes."""
     nodes = [node_of_url(url) for url in urls]
-    if len(databases := sorted({_database(url) for url in urls})) > 1:
+    if len(databases := sorted({database_of(url) for url in urls})) > 1:
         raise ImproperlyConfigured(
             f"The LOCATION of a Redis Cluster names the databases {databases}: write the same "
             f"one into each URL."
@@ -362,17 +311,10 @@ def nodes_of_urls(urls: Sequence[str]) -> list[Node]:
     return nodes
 
 
-def _database(url: str) -> int:
+def database_of(url: str) -> int:
+    """Return the number of the database that a URL names."""
     its = location_of(url)
     return (its and its.db) or 0
-
-
-class OneAddressConnectionFactory(ConnectionFactory):  # type: ignore[misc]
-    """For `OPTIONS["CONNECTION_FACTORY"]`: a server that is sharded behind one address.
-
-    It connects as django-redis does. It says that keys of one script must be in one slot, which
-    locks would otherwise find out by their first request.
-    """
 
 
 def node_of_url(url: str) -> Node:

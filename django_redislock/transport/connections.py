@@ -6,9 +6,9 @@ can't keep a lease from being renewed. The tasks of an event loop share one conn
 (multiplexed.py). For a cluster, each of these is a `Cluster`, with one for each node.
 
 Locks of an entry of django-redis work with the factory and the pool of django-redis. Entries of
-Django's own backend and of django-valkey are read from the settings, and locks have a pool of
-their own there, which all threads share: Django keeps a pool for each thread, and django-valkey
-keeps connections of another library.
+Django's own backend, of django-valkey and of django-cachex are read from the settings, and locks
+have a pool of their own there, which all threads share: Django keeps a pool for each thread, and
+the others may keep connections of another library. django-redis is not imported here.
 
 A server in the memory of this process is for development and tests: fakeredis runs the scripts.
 Other processes see nothing of it. fakeredis is imported when the first one is made.
@@ -30,22 +30,19 @@ from django.conf import settings
 from django.core.cache import InvalidCacheBackendError, caches
 from django.core.cache.backends.redis import RedisCache
 from django.core.exceptions import ImproperlyConfigured
-from django_redis.client import DefaultClient, ShardClient
-from django_redis.pool import ConnectionFactory, SentinelConnectionFactory
+from django.utils.module_loading import import_string
 from redis import asyncio as aioredis
+from redis import sentinel
 from redis.asyncio.retry import Retry
-from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
+from redis.cluster import cleanup_kwargs
 from redis.retry import Retry as SyncRetry
-from redis.sentinel import SentinelConnectionPool
 
 from ..base.servers import MEMORY
 from .cluster import (
     UNREADABLE,
     Cluster,
-    ClusterConnectionFactory,
     Node,
-    OneAddressConnectionFactory,
     location_of,
     nodes_of_urls,
     readable,
@@ -122,23 +119,24 @@ class PoolsOfAlias:
         self._apart = apart
         self._urls = urls
         self._factory = factory
-        """django-redis' `ConnectionFactory`."""
-        self.routed = isinstance(factory, ClusterConnectionFactory)
-        self.clustered = self.routed or isinstance(factory, OneAddressConnectionFactory)
+        """A `ConnectionFactory` of django-redis, or a `_Factory`."""
+        self.routed = getattr(factory, "routed", False)
+        self.clustered = getattr(factory, "clustered", self.routed)
         nodes = [its for url in urls if (its := location_of(url)) is not None]
         self.address = nodes[0].address + ("" if apart is None else f"#{apart:x}")
         self.where = ", ".join(its.where for its in nodes if self.routed or its is nodes[0])
-        if isinstance(factory, SentinelConnectionFactory):
+        if factory.options.get("SENTINELS"):
             self.where = f"the primary of {nodes[0].host!r}"
         self._shared: Pool | None = None
 
     def shared(self) -> Pool:
         if self._shared is None:
             # The pool of a client would do, too, but a client may connect when it is made.
-            create = self._factory.get_or_create_connection_pool
-            if self.routed or self._apart is not None:  # django-redis may have others at this URL
-                create = self._factory.get_connection_pool
-            self._shared = self._made(lambda url: create(self._params(url)))
+            # django-redis may have other pools at the URLs of nodes.
+            apart = self.routed or self._apart is not None
+            create = "get_connection_pool" if apart else "get_or_create_connection_pool"
+            make = getattr(self._factory, create)
+            self._shared = self._made(lambda url: make(self._params(url)))
         return self._shared
 
     def background(self) -> Pool:
@@ -191,9 +189,9 @@ class PoolsOfAlias:
         connection_class = options.get("connection_class")
         if connection_class is not None:
             options["connection_class"] = _async_twin(self._using, connection_class)
-        if not isinstance(self._factory, SentinelConnectionFactory):
+        if not self._factory.options.get("SENTINELS"):
             return Multiplexed(aioredis.ConnectionPool.from_url(url, **options))
-        return Multiplexed(_sentinel_pool(url, self._factory.options, options))
+        return Multiplexed(_sentinel_pool(aioredis.sentinel, url, self._factory.options, options))
 
 
 _ASYNC_OPTIONS = signature(aioredis.connection.AbstractConnection.__init__).parameters
@@ -219,23 +217,44 @@ def _async_twin(using: str, connection_class: type) -> type:
     )
 
 
-def _sentinel_pool(
-    url: str, cache_options: dict[str, Any], options: dict[str, Any]
-) -> aioredis.ConnectionPool:
+def _sentinel_pool(of: Any, url: str, entry: dict[str, Any], options: dict[str, Any]) -> Any:
+    """Make the pool of `of`: redis.sentinel, or redis.asyncio.sentinel."""
     address = urlsplit(url)
-    manager = Sentinel(
-        cache_options["SENTINELS"],
-        sentinel_kwargs=cache_options.get("SENTINEL_KWARGS"),
-        **options,
+    manager = of.Sentinel(
+        entry["SENTINELS"], sentinel_kwargs=entry.get("SENTINEL_KWARGS"), **options
     )
-    return aioredis.sentinel.SentinelConnectionPool.from_url(
+    if address.scheme == "rediss":  # else the pool would take its class from the URL
+        options = {**options, "ssl": True}
+    return of.SentinelConnectionPool.from_url(
         # Locks live on the primary, whether or not the URL asks for a replica.
-        address._replace(query="").geturl(),
-        service_name=address.hostname,
+        address._replace(
+            scheme="redis", query=re.sub("is_master=[^&]*&?", "", address.query)
+        ).geturl(),
+        service_name=address.netloc.rpartition("@")[2].partition(":")[0],  # case counts
         sentinel_manager=manager,
         is_master=True,
         **options,
     )
+
+
+class _Factory:
+    """Makes pools from options of redis-py, as a `ConnectionFactory` of django-redis does from its
+    own."""
+
+    def __init__(self, options: dict[str, Any], *, routed: bool) -> None:
+        self.routed = routed
+        names = ("SENTINELS", "SENTINEL_KWARGS")
+        self.options = {name: options.pop(name.lower(), None) for name in names}
+        self._pool_class = options.pop("pool_class", redis.ConnectionPool)
+        self.pool_cls_kwargs = options
+
+    def make_connection_params(self, url: str) -> dict[str, Any]:
+        return {"url": url}
+
+    def get_connection_pool(self, params: dict[str, Any]) -> Any:
+        if self.options["SENTINELS"]:
+            return _sentinel_pool(sentinel, params["url"], self.options, self.pool_cls_kwargs)
+        return self._pool_class.from_url(**params | self.pool_cls_kwargs)
 
 
 class PoolsOfClient:
@@ -248,6 +267,12 @@ class PoolsOfClient:
 
     def __init__(self, client: object) -> None:
         pool = getattr(client, "connection_pool", None)
+        if any(".multidb." in base.__module__ for base in type(client).__mro__):
+            raise TypeError(
+                f"locks can't use a {type(client).__name__}: it may fail over to a database that "
+                f"does not have the locks of the one before, and then a lock has two holders. "
+                f"Use a redis.Redis of one database, or a Redlock."
+            )
         if not isinstance(pool, redis.ConnectionPool):
             raise TypeError(
                 f"locks need a redis.Redis, or another client with a pool of connections to one "
@@ -261,13 +286,13 @@ class PoolsOfClient:
         host, port, path, db = (options.get(key) for key in ("host", "port", "path", "db"))
         sentinels: list[str] = []
         another: Callable[..., redis.ConnectionPool] = redis.ConnectionPool
-        if isinstance(pool, SentinelConnectionPool):
+        if isinstance(pool, sentinel.SentinelConnectionPool):
             host, port = pool.service_name, None
-            for sentinel in pool.sentinel_manager.sentinels:
-                to_it = sentinel.connection_pool.connection_kwargs
+            for its in pool.sentinel_manager.sentinels:
+                to_it = its.connection_pool.connection_kwargs
                 sentinels.append(f"{to_it.get('host')}:{to_it.get('port')}")
             another = partial(
-                SentinelConnectionPool,
+                sentinel.SentinelConnectionPool,
                 pool.service_name,
                 pool.sentinel_manager,
                 is_master=pool.is_master,
@@ -329,11 +354,17 @@ async def aclose(pool: AsyncPool) -> None:
         await its.aclose()
 
 
-_ALIKE = (
+_OF_VALKEY = (
     *("USERNAME", "PASSWORD", "SOCKET_TIMEOUT", "SOCKET_CONNECT_TIMEOUT"),
-    *("CONNECTION_POOL_KWARGS", "SENTINELS", "SENTINEL_KWARGS"),
+    *("SENTINELS", "SENTINEL_KWARGS"),
 )
 """The options of connections that django-valkey has inherited from django-redis."""
+_OF_VALUES = {
+    *("serializer", "compressor", "stampede_prevention", "tracking", "reverse_key_function"),
+    *("ignore_exceptions", "log_ignored_exceptions", "async_pool_class"),
+    *("MAX_ENTRIES", "CULL_FREQUENCY"),
+}
+"""The options of Django's own backend and of django-cachex that locks don't need."""
 AN_ENTRY_APART = "Give locks an entry of their own, and name it in REDISLOCK['USING']."
 """The end of the error for an entry that is good for a cache, and not for locks."""
 
@@ -352,28 +383,40 @@ def pools_of(using: str) -> Pools:
 # return why an entry can't be used. What they raise all the same ends in made_of_entry().
 
 
+def packages_of(its: object) -> set[str]:
+    """Return the packages that have defined the classes of an object."""
+    return {base.__module__.partition(".")[0] for base in type(its).__mro__}
+
+
 def _read(backend: Any, using: str) -> Pools | str:
     entry = settings.CACHES.get(using, {})  # another thread may override them at this moment
-    options = entry.get("OPTIONS") or {}
-    client = backend.client if hasattr(type(backend), "client") else None
-    if isinstance(client, ShardClient):
-        return _in_shards(type(client).__name__)
-    if isinstance(client, DefaultClient):
-        urls = _urls_of(client, using)
-        if not readable(urls):
-            return f"['LOCATION'] {UNREADABLE}."
-        pools = PoolsOfAlias(using, urls, client.connection_factory)
-        if pools.routed:  # django-redis does not keep the pools of its nodes
-            pools = _own.setdefault(hash(repr((urls, options))), pools)
-        return _twin(using) or pools
+    where, options = entry.get("LOCATION"), entry.get("OPTIONS") or {}
+    packages = packages_of(backend)
     if isinstance(backend, RedisCache):
-        return of_django(entry.get("LOCATION"), options, using)
-    if any(base.__module__.startswith("django_valkey.") for base in type(backend).__mro__):
-        return _of_valkey(entry.get("LOCATION"), options, using)
+        return of_django(where, options, using)
+    if "django_valkey" in packages:
+        return _of_valkey(where, options, using)
+    if "django_cachex" in packages:
+        return _of_cachex(backend, where, options, using)
+    client = backend.client if hasattr(type(backend), "client") else None
+    if "django_redis" in packages_of(client):
+        return _of_django_redis(client, options, using)
     return (
         f" is served by {type(backend).__module__}.{type(backend).__qualname__}; locks need a "
         f"Redis: 'BACKEND': 'django_redis.cache.RedisCache', or Django's own. {AN_ENTRY_APART}"
     )
+
+
+def _of_django_redis(client: Any, options: dict[str, Any], using: str) -> Pools | str:
+    if any(base.__name__ == "ShardClient" for base in type(client).__mro__):
+        return _in_shards(type(client).__name__)
+    urls = _urls_of(client, using)
+    if not readable(urls):
+        return f"['LOCATION'] {UNREADABLE}."
+    pools = PoolsOfAlias(using, urls, client.connection_factory)
+    if pools.routed:  # django-redis does not keep the pools of its nodes
+        pools = _own.setdefault(hash(repr((urls, options))), pools)
+    return _twin(using) or pools
 
 
 def _in_shards(kind: str) -> str:
@@ -381,58 +424,70 @@ def _in_shards(kind: str) -> str:
     return f" {what}. {AN_ENTRY_APART}"
 
 
-def _urls_of(client: DefaultClient[Any], using: str) -> list[str]:
+def _urls_of(client: Any, using: str) -> list[str]:
     """Return the LOCATION of an alias as django-redis has split it. A client may have changed it,
     so the settings are used only if django-redis keeps it under another name."""
     found: Any = getattr(client, "_server", None) or settings.CACHES[using]["LOCATION"]
     return found.split(",") if isinstance(found, str) else list(found)
 
 
-def of_django(where: Any, options: dict[str, Any], using: str = "") -> Pools | str:
+_own: dict[int, PoolsOfAlias] = {}
+"""The pools that are not those of a cache, by what they were made from."""
+
+
+def of_django(
+    where: Any, options: dict[str, Any], using: str = "", *, routed: bool = False
+) -> Pools | str:
     """Return the pools of an entry for Django's own backend, whose first server is the primary; or
-    why locks can't use it."""
-    kwargs = dict(options)
-    kwargs.pop("serializer", None)
-    translated: dict[str, Any] = {}
-    for term, name in (("pool_class", "CONNECTION_POOL_CLASS"), ("parser_class", "PARSER_CLASS")):
+    why locks can't use it. `routed`: its servers are nodes of a cluster."""
+    kwargs = {term: its for term, its in options.items() if term not in _OF_VALUES}
+    for term in ("pool_class", "parser_class"):
         if (given := kwargs.pop(term, None)) is not None:
-            path = given if isinstance(given, str) else f"{given.__module__}.{given.__qualname__}"
-            translated[name] = path
-    return _own_pools(_urls(where), {**translated, "CONNECTION_POOL_KWARGS": kwargs}, using)
+            kwargs[term] = import_string(given) if isinstance(given, str) else given
+    for term, its in kwargs.items():
+        if (its if isinstance(its, type) else type(its)).__module__.partition(".")[0] == "valkey":
+            return (
+                f" gives {term!r} an object of the package valkey; locks connect through "
+                f"redis-py, and can't use it. {AN_ENTRY_APART}"
+            )
+    urls = urls_of(where) if routed else urls_of(where)[:1]
+    if not readable(urls):
+        return f"['LOCATION'] {UNREADABLE}."
+    made_from = hash(repr((urls, kwargs, routed)))
+    if made_from not in _own:
+        factory = _Factory(kwargs, routed=routed)
+        _own.setdefault(made_from, PoolsOfAlias(using, urls, factory, made_from))
+    return _own[made_from]
 
 
 def _of_valkey(where: Any, options: dict[str, Any], using: str) -> Pools | str:
     kind = str(options.get("CLIENT_CLASS", "")).rpartition(".")[2]
     if "Shard" in kind or "Cluster" in kind:
         return _in_shards(kind)
-    for term, value in (options.get("CONNECTION_POOL_KWARGS") or {}).items():
-        of = value if isinstance(value, type) else type(value)
-        if of.__module__.partition(".")[0] == "valkey":
-            return (
-                f" gives {term!r} in CONNECTION_POOL_KWARGS an object of the package valkey; "
-                f"locks connect through redis-py, and can't use it. {AN_ENTRY_APART}"
-            )
-    urls = [re.sub("^valkey(s?)://", r"redis\1://", url) for url in _urls(where)]
-    return _own_pools(urls, {term: options[term] for term in _ALIKE if term in options}, using)
+    its = {term.lower(): options[term] for term in _OF_VALKEY if options.get(term)}
+    return of_django(where, its | (options.get("CONNECTION_POOL_KWARGS") or {}), using)
 
 
-_own: dict[int, PoolsOfAlias] = {}
-"""The pools that are not those of a cache, by what they were made from."""
+def _of_cachex(backend: Any, where: Any, options: dict[str, Any], using: str) -> Pools | str:
+    classes = type(backend).__mro__
+    name = next(its.__name__ for its in classes if its.__module__.startswith("django_cachex."))
+    kind = re.fullmatch("(?:Redis|Valkey)(Sentinel|Cluster)?Cache", name)
+    if kind is None:
+        return (
+            f" is served by {name} of django-cachex; locks need one of its caches that reach a "
+            f"Redis through redis-py or valkey-py, such as its RedisCache. {AN_ENTRY_APART}"
+        )
+    if routed := kind[1] == "Cluster":
+        options = cleanup_kwargs(**options)
+    if not kind[1]:
+        options = {term: options[term] for term in options if not term.startswith("sentinel")}
+    return of_django(where, options, using, routed=routed)
 
 
-def _own_pools(urls: list[str], options: dict[str, Any], using: str) -> Pools | str:
-    if not readable(urls[:1]):
-        return f"['LOCATION'] {UNREADABLE}."
-    made_from = hash(repr((urls[0], options)))
-    if (known := _own.get(made_from)) is not None:
-        return known
-    factory = SentinelConnectionFactory if "SENTINELS" in options else ConnectionFactory
-    return _own.setdefault(made_from, PoolsOfAlias(using, urls[:1], factory(options), made_from))
-
-
-def _urls(where: Any) -> list[str]:
-    """Read a LOCATION as Django does."""
-    return re.split("[;,]", where) if isinstance(where, str) else list(where or [""])
+def urls_of(where: Any) -> list[str]:
+    """Read a LOCATION as Django does, and one for Valkey as one for Redis."""
+    urls = re.split("[;,]", where) if isinstance(where, str) else list(where or [""])
+    return [re.sub("^valkey(s?)://", r"redis\1://", str(url)) for url in urls]
 
 
 def _in_memory() -> Pools:

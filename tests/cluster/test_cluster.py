@@ -36,10 +36,11 @@ from django_redislock.inspection import Inspector, Kind, State
 from django_redislock.lease.watchdog import watchdog
 from django_redislock.primitives.contract import run
 from django_redislock.primitives.keys import Keys, counter
-from django_redislock.transport.cluster import slot_of
+from django_redislock.transport.cluster import Cluster, slot_of
 from django_redislock.transport.ports import SyncPort
 from django_redislock.transport.server import server_of
 from tests.caches import cluster as caches
+from tests.cachex import cachex
 from tests.cluster.looking import killed_waiters, waiting
 from tests.contract.api import Api
 from tests.pasting import paste
@@ -329,6 +330,23 @@ def test_a_single_server_that_is_a_node(cluster: RedisCluster, settings: Any) ->
     found = {one.id: one for one in server_findings("default")}
     paste(found["redislock.E104"].hint, settings)
     assert "redislock.E104" not in {one.id for one in server_findings("default")}
+
+
+def test_an_entry_of_cachex(cluster: RedisCluster, api: Api, settings: Any) -> None:
+    """Its options for the client of a cluster are left out, and locks exclude those of an entry of
+    django-redis at all nodes."""
+    options = {"socket_timeout": 5, "cluster_error_retry_attempts": 1, "read_from_replicas": True}
+    its = {
+        "BACKEND": cachex("RedisCluster"),
+        "LOCATION": cluster.urls[1:],
+        "OPTIONS": options,
+    }
+    settings.CACHES = {**settings.CACHES, "cachex": its}
+    for name in NAMES:
+        lease = api.acquire(redis_lock(name, using="cachex"))
+        assert api.acquire(redis_lock(name), wait=0) is None
+        api.release(lease)
+    assert isinstance(server_of("cachex").shared_pool(), Cluster)
 
 
 def test_replicas(cluster: RedisCluster, api: Api) -> None:
