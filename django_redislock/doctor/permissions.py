@@ -50,6 +50,8 @@ _COMMANDS: dict[tuple[object, ...], str] = {
     (0, "COUNT", 1): "scan",
     (0, 1): "wait",
 }
+_UNKNOWN = ("unknown command", "unsupported command")
+"""The beginnings of what servers and proxies say of a command that they don't carry out."""
 HARMLESS = {name: words for words, names in _COMMANDS.items() for name in names.split()}
 """Arguments with which each command that locks need does nothing."""
 
@@ -99,7 +101,7 @@ def refused(client: redis.Redis, prefix: str, unneeded: frozenset[str]) -> Refus
         if command in scripts.OPTIONAL:
             if error and not error.startswith("unknown") and " channel" not in error:
                 optional.append(rule)
-        elif error.startswith("unknown command"):
+        elif error.lower().startswith(_UNKNOWN):
             unknown.append(command.upper())
         elif " channel" in error:
             rules[_pattern("&", prefix)] = None
@@ -152,10 +154,9 @@ def _send(client: redis.Redis, prefix: str, how: str) -> str:
             return _text_of(answer)
         except (AskError, ClusterDownError, TryAgainError):
             continue  # nobody has the slot here and now
-        except NoPermissionError:
-            return ""  # no script runs, and `refused` says so
         except ResponseError as error:
-            return _text_of(error)
+            # If no script runs, `refused` says so.
+            return "" if scripts.switched_off(_text_of(error)) else _text_of(error)
     return ""
 
 
@@ -205,5 +206,5 @@ def _try(client: redis.Redis, command: str, prefix: str, channel: str = "") -> s
     except ResponseError as error:
         text = _text_of(error)
         denied = isinstance(error, NoPermissionError)
-        return text if denied or text.startswith("unknown command") else ""
+        return text if denied or text.lower().startswith(_UNKNOWN) else ""
     return ""

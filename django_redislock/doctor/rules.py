@@ -11,6 +11,7 @@ from itertools import chain
 
 from ..base.servers import MEMORY
 from ..inspection.words import duration
+from ..primitives import scripts
 from ..settings.conf import aliases
 from . import permissions, vendors
 from .caches import advice, alias_findings, at, in_memory
@@ -103,8 +104,8 @@ def _permissions(server: ServerFacts) -> Iterator[Finding]:
         channels = restricted or not (0,) < compatible < (7,)
         yield Finding(
             "redislock.E105",
-            f"The Redis user {server.user} lacks permissions that locks need. Missing: "
-            f"{' '.join(server.refused.rules)}",
+            f"The Redis user {server.user} lacks permissions that locks need"
+            f"{_scripts(server.refused.rules)}. Missing: {' '.join(server.refused.rules)}",
             server.vendor.allows(
                 server.user,
                 permissions.acl_rules(server.prefix, server.unneeded, channels=channels),
@@ -122,9 +123,14 @@ def _permissions(server: ServerFacts) -> Iterator[Finding]:
         yield Finding(
             "redislock.E106",
             f"The server does not know {', '.join(server.refused.unknown)}: renamed, switched "
-            f"off, or it is not Redis.",
+            f"off, or it is not Redis{_scripts(server.refused.unknown)}.",
             _restore(server),
         )
+
+
+def _scripts(missing: Iterable[str]) -> str:
+    """Return why a command that runs scripts is needed."""
+    return f"; {scripts.NEEDED}" if "eval" in " ".join(missing).lower() else ""
 
 
 def _restore(server: ServerFacts) -> str:

@@ -48,6 +48,14 @@ def _dropped(answer: Any) -> Any:
 
 _CALL = re.compile(r"\bp?call\('(\w+)'")
 _SENT = {"eval", "evalsha", "ping", "subscribe"}
+NEEDED = "each lock is a Lua script, which takes EVALSHA and EVAL"
+"""Why these two are not optional."""
+switched_off = re.compile(
+    r"^(?:unknown|unsupported) command(?:$|\W+eval)|'eval(?:sha)?' command|"
+    r"\beval(?:sha)?\W+(?:is )?(?:not|disabled)",
+    re.IGNORECASE,
+).search
+"""Finds that a server, or a proxy, runs no scripts for this user, in the text of its error."""
 TRACKING = ("client|caching", "client|id", "client|tracking")
 """Commands by which a holder is told at once that its lease is lost. Not on sharded servers."""
 SHARDED = ("spublish", "ssubscribe", "sunsubscribe")

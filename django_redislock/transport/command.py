@@ -328,7 +328,14 @@ def _translate(
         )
     if "bad lua script" in text:
         text += " (the proxy of Tair checks scripts: set its parameter script_check_enable to 0)"
-    if denied:  # the text does not name the command
+    off = isinstance(error, ResponseError) and scripts.switched_off(text)
+    if off:
+        text = text.partition(", with args")[0]  # they have the token
+        text += (
+            f" ({scripts.NEEDED}: allow both to this user, in the server's configuration and at a "
+            f"proxy in front of it)"
+        )
+    elif denied:  # the text does not name the command
         text += f" (locks need {scripts.permissions()} on the keys and channels <prefix>*)"
     answered = isinstance(error, _ANSWERED)
     if isinstance(error, ResponseError):
@@ -343,7 +350,7 @@ def _translate(
         key,
         f"{type(error).__name__}: {text}",
         # A script that a missing permission ended has done its first commands.
-        doubtful=carried_out or denied or (sent and not answered),
+        doubtful=carried_out or (denied and not off) or (sent and not answered),
         passing=passing,
         silent=isinstance(error, TimeoutError | redis.TimeoutError),
     )

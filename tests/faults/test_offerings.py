@@ -16,6 +16,7 @@ from redis import Redis
 
 from devtools.redis_server import RedisServer, find_server
 from django_redislock import LeaseState, LockUnavailable, MultiLock, Semaphore, redis_lock
+from django_redislock.doctor.findings import server_findings
 from django_redislock.inspection import Inspector
 from django_redislock.primitives import scripts
 from tests.caches import caches
@@ -105,6 +106,64 @@ def test_commands_that_are_renamed(api: Api, renamed: RedisServer) -> None:
     used_in_every_way(api)
     with suppress(CommandError):  # it has found something
         call_command("redislock", "doctor")
+
+
+# No Lua.
+
+
+def no_lua(api: Api, says: str, finding: str) -> None:
+    """The error says at once what locks need, and shows no token; so does the doctor. The lock is
+    not gone without."""
+    with pytest.raises(LockUnavailable, match=says) as caught:
+        api.acquire(redis_lock("job", unavailable="run"), wait=PATIENCE)
+    assert f"({scripts.NEEDED}: allow both" in str(caught.value)
+    assert "args" not in str(caught.value)
+    assert not caught.value.passing
+    assert not caught.value.doubtful, "nothing has to be withdrawn"
+    found = {one.id: one.message for one in server_findings("default")}
+    assert scripts.NEEDED in found[f"redislock.{finding}"]
+    assert not found.keys() & {"redislock.W111", "redislock.W112"}
+
+
+@pytest.mark.parametrize("rule", ["-evalsha", "-@scripting"])
+def test_a_user_who_may_run_no_scripts(api: Api, user: Redis, rule: str) -> None:
+    user.execute_command("ACL", "SETUSER", "shop", rule)
+    no_lua(api, "no permissions to run the 'evalsha' command", "E105")
+    user.execute_command("ACL", "SETUSER", "shop", "+evalsha", "+eval")
+    api.release(api.acquire(redis_lock("job")))
+
+
+@pytest.mark.parametrize("names", [["EVAL"], ["EVAL", "EVALSHA"]], ids=" ".join)
+def test_scripts_that_are_renamed(api: Api, settings: Any, names: list[str]) -> None:
+    if find_server().url is not None:
+        pytest.skip("needs a server that is started with other options")
+    args = [word for name in names for word in ("--rename-command", name, "")]
+    with RedisServer(args=args) as server:
+        settings.CACHES = caches(server.url)
+        no_lua(api, f"unknown command .{names[-1]}", "E106")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "ERR unsupported command",
+        "ERR unknown command 'evalsha', with args beginning with: 'da39' '1' ",
+        "ERR command eval not support for normal user",
+        "ERR 'EVALSHA' command is not allowed",
+    ],
+)
+def test_a_proxy_without_scripts(api: Api, proxy: Proxy, answer: str) -> None:
+    proxy.refuse(one_of("EVAL", "EVALSHA"), answer)
+    with pytest.raises(LockUnavailable, match=scripts.NEEDED) as caught:
+        api.acquire(redis_lock("job"), wait=PATIENCE)
+    assert not caught.value.passing
+
+
+def test_the_doctor_behind_such_a_proxy(proxy: Proxy) -> None:
+    proxy.refuse(one_of("EVAL", "EVALSHA"), "ERR unsupported command")
+    found = {one.id: one.message for one in server_findings("default")}
+    assert scripts.NEEDED in found["redislock.E106"]
+    assert "redislock.W111" not in found
 
 
 # Proxies.
