@@ -91,6 +91,12 @@ FAULTS = [
         "tests/faults/test_told_at_once.py -k 'after_renewals or is_kept'",
     ),
     Fault(
+        "inbox: what a server says of its maintenance is passed over",
+        "if is_notice(answer):",
+        "if False:",
+        "tests/faults/test_maintenance.py -k connection_that_listens",
+    ),
+    Fault(
         "tracking: own renewals are told, too",
         '"OPTIN", "NOLOOP"',
         '"OPTIN"',

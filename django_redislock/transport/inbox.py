@@ -273,7 +273,7 @@ class Inbox:
         elif self._idle:
             # Of all of them, the last one that came goes on longest.
             self._idle.popitem()[1].set()
-        elif self._tasks or self.redirect:
+        elif self._tasks or self._follower:
             self._call()
 
     def left_behind(self) -> None:
@@ -457,7 +457,8 @@ class Inbox:
 
     def _attend(self, its: Subscription) -> None:
         """Read if no waiting thread can, until something comes; else wait until that is so."""
-        followed = self.redirect is not None and not self._idle
+        # Also where no messages about keys come: those about maintenance do (maintenance.py).
+        followed = self._follower is not None and not self._idle
         needed = bool(self._tasks or self._asked) or followed or not its.shared
         often = self._looks_often or bool(self._asked) or not its.can_be_rung
         longest = LOOK_EVERY if often else its.PING_EVERY

@@ -49,7 +49,8 @@ class Line:
 
     __slots__ = (
         *("__weakref__", "_own", "_patience", "_reader", "_usual", "busy", "clean", "connection"),
-        *("fileno", "heard", "kept", "loan", "recv", "sendall", "sock", "until", "user"),
+        *("fileno", "heard", "kept", "loan", "pushes", "recv", "sendall", "sock", "until"),
+        "user",
     )
 
     loan: Any
@@ -67,6 +68,7 @@ class Line:
         # Whether an answer may still come; no answers to other requests come; it stays after its
         # request.
         self.busy = self.clean = self.kept = False
+        self.pushes: list[Any] = []  # what redis-py has to handle when the request has ended
         self._reader = reader()
         self._begin()
 
@@ -163,7 +165,26 @@ class Line:
                 except OSError as error:
                     raise as_redis_py(error) from error
                 self._take(some)
+            else:
+                self.pushes.append(answer)
+                self.kept = False
         return answer
+
+    def overhear(self) -> list[Any]:
+        """Read what has come without being asked, before the line goes back. Return the pushes
+        that nobody has handled."""
+        try:
+            while self.heard(0):
+                self._take(self.recv(MOST))
+                while (answer := self._reader.gets()) is not NOTHING:
+                    if type(answer) is PUSH:
+                        self.pushes.append(answer)
+                    else:
+                        self.busy = True
+            self.busy |= self._reader.has_data()
+        except Exception:  # it is closed, or another thread has it
+            self.busy = True
+        return self.pushes
 
     def _take(self, some: bytes) -> None:
         if not some:
@@ -223,6 +244,9 @@ class LineByMethods(Line):
 
     def _write(self, packed: bytes, until: float) -> None:  # noqa: ARG002
         self.connection.send_packed_command([packed])
+
+    def overhear(self) -> list[Any]:
+        return []  # redis-py has handled them
 
     def restore(self) -> None: ...
 

@@ -36,6 +36,7 @@ from ..base.clock import now
 from ..primitives.contract import Terms, run
 from ..primitives.waiting import LEAST, NEVER
 from .line import DISCONNECTED, Line, LineByMethods
+from .maintenance import hand_on
 from .protocol import FULL, NOTHING, STUMBLES, NotSent, Sendable
 
 logger = logging.getLogger("django_redislock")
@@ -91,20 +92,23 @@ class Loan:
         else:
             self._unused = line.user is None
 
-    def end(self) -> None:
+    def end(self, line: Line | None = None) -> None:
         """Give the connection back to its pool; closed, if an answer may still come. May be
-        repeated."""
+        repeated. `line` keeps the line alive until then."""
         try:
             _lenders().loans.remove(self)
         except KeyError:
             return
-        line = self.line()
+        line = line or self.line()
         try:
             try:
+                pushes = [] if line is None else line.overhear()
+                if line is not None and not line.busy:
+                    line.restore()
+                for push in pushes:  # after that, since redis-py may change the time-outs
+                    hand_on(self.connection, push)
                 if line is None or line.busy:
                     self.connection.disconnect()
-                else:
-                    line.restore()
                 self._let_close()
             finally:
                 if (pool := self.lines.pool()) is not None:
@@ -224,7 +228,7 @@ class Lines:
             line.user = None  # there is no call between these two lines: see `leave`
             self._idle.append(line)
         else:
-            _lenders().start(line.loan.end)
+            _lenders().start(partial(line.loan.end, line))
 
     def leave(self, line: Line, user: object) -> None:
         """Do what `put` does, unless that was done: it may have been interrupted by an exception

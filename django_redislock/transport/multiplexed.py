@@ -27,6 +27,7 @@ from redis import asyncio as aioredis
 from ..base.clock import now
 from ..primitives.contract import Terms
 from ..primitives.waiting import NEVER
+from .maintenance import hand_on
 from .protocol import (
     ANSWER_WITHIN,
     ASKING,
@@ -221,6 +222,9 @@ class Link(asyncio.Protocol):
 
     def __init__(self, owner: Multiplexed, connection: Any) -> None:
         self._owner = owner
+        self._connection = connection
+        self._handling: asyncio.Future[Any] | None = None
+        """What redis-py does with the last push. The loop has only a weak reference to it."""
         self._loop = asyncio.get_running_loop()
         self.pending: deque[Request] = deque()
         """The requests that were written, the oldest one first."""
@@ -323,6 +327,8 @@ class Link(asyncio.Protocol):
             while (answer := self._reader.gets()) is not NOTHING:
                 if type(answer) is not PUSH:
                     self.answered(answer)
+                elif (handling := hand_on(self._connection, answer)) is not None:
+                    self._handling = asyncio.ensure_future(handling)
         except Exception as error:
             self._end(error)
 

@@ -32,6 +32,7 @@ import select
 import socket
 import ssl
 from collections.abc import Sequence
+from functools import partial
 from math import ceil
 from typing import Any, NamedTuple
 
@@ -42,7 +43,8 @@ from ..base import polling
 from ..base.clock import now
 from ..primitives.contract import Word
 from .line import MOST
-from .loans import lines_of
+from .loans import apart, lines_of
+from .maintenance import hand_on, is_notice
 from .protocol import NOTHING, pack, reader
 
 LOST = getattr(select, "POLLRDHUP", 0)
@@ -154,7 +156,10 @@ class Subscription:
         self._answers.feed(some)
         found = []
         while (answer := self._answers.gets()) is not NOTHING:
-            found.append(answer)
+            if is_notice(answer):
+                apart(partial(hand_on, self._connection, answer))
+            else:
+                found.append(answer)
         return found
 
     def _read(self, sock: socket.socket) -> bytes:

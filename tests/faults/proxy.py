@@ -50,7 +50,9 @@ class Fault(Enum):
     SWAP_REPLY = auto()
     """Its answer and that to the next command that the rule hits change places."""
     REFUSE = auto()
-    """The proxy answers with an error itself, as the service of a vendor may do."""
+    """The proxy answers itself, mostly with an error, as the service of a vendor may do."""
+    PUSH = auto()
+    """Something that the client has not asked for comes before the answer."""
 
 
 SHORT = {
@@ -89,8 +91,8 @@ class Rule:
         self, proxy: Proxy, matches: Matcher, fault: Fault, times: int, chance: float
     ) -> None:
         self.fault = fault
-        self.error = ""
-        """The text of a refusal."""
+        self.says = b""
+        """What the proxy says itself."""
         self.count = 0
         """How many commands it has hit."""
         self.carried_out = 0
@@ -154,6 +156,8 @@ class Proxy:
         self._connections: set[_Connection] = set()
         self._listener: asyncio.Server | None = None
         self._cut = False
+        self.announces: Rule | None = None
+        """What lets clients ask for pushes about maintenance."""
         self._number = next(_numbers)
         self.subscribers: set[asyncio.StreamWriter] = set()
         """The clients that have subscribed and are connected now."""
@@ -197,7 +201,30 @@ class Proxy:
     def refuse(self, matches: Matcher, error: str) -> Rule:
         """From now on, answer commands that match with an error."""
         rule = self.on(matches, Fault.REFUSE, times=sys.maxsize)
-        rule.error = error
+        rule.says = f"-{error}\r\n".encode()
+        return rule
+
+    def announce(self) -> None:
+        """From now on, clients may ask for pushes about maintenance, as at Redis Cloud."""
+        asks = b"MAINT_NOTIFICATIONS"
+        self.announces = self.on(lambda words: asks in words, Fault.REFUSE, times=sys.maxsize)
+        self.announces.says = b"+OK\r\n"
+
+    def push(self, *words: str | int) -> int:
+        """Push this to all clients that have asked for it. Return how many there are."""
+
+        async def push() -> int:
+            told = [one for one in self._connections if one.told]
+            for one in told:
+                one.push(pushed(*words))
+            return len(told)
+
+        return asyncio.run_coroutine_threadsafe(push(), self._loop).result(PATIENCE)
+
+    def push_before(self, matches: Matcher, *words: str | int) -> Rule:
+        """Push this before the answer to the next command that matches."""
+        rule = self.on(matches, Fault.PUSH)
+        rule.says = pushed(*words)
         return rule
 
     def cut(self) -> None:
@@ -314,8 +341,13 @@ class _Connection:
         self._answers: asyncio.Queue[Rule | None] = asyncio.Queue()
         """For each command under way, in order: what becomes of its answer."""
         self._silent = False
+        self.told = False
+        """Whether the client has asked for pushes about maintenance."""
         self.forgotten: Fault | None = None
         """What becomes of what the client sends, since the proxy has forgotten the connection."""
+
+    def push(self, frame: bytes) -> None:
+        self._to_client.write(frame)
 
     async def run(self) -> None:
         answers = asyncio.ensure_future(self._pass_answers())
@@ -350,6 +382,7 @@ class _Connection:
                 await rule.gone()
             self._answers.put_nowait(rule)
             if fault is Fault.REFUSE:
+                self.told |= rule is self._proxy.announces
                 continue
             self._to_server.write(frame)
             await self._to_server.drain()
@@ -358,7 +391,7 @@ class _Connection:
         while True:
             rule = await self._answers.get()
             if rule is not None and rule.fault is Fault.REFUSE:
-                self._to_client.write(f"-{rule.error}\r\n".encode())
+                self._to_client.write(rule.says)
                 self._answers.task_done()
                 continue
             try:
@@ -385,6 +418,8 @@ class _Connection:
                 frame = frame[half:]
             elif rule is not None and fault is Fault.SWAP_REPLY:
                 frame = await rule.swap(frame)
+            elif rule is not None and fault is Fault.PUSH:
+                frame = rule.says + frame
             if self._proxy.slow:
                 await asyncio.sleep(self._proxy.slow)
             if not self._silent and self.forgotten is None:
@@ -429,6 +464,12 @@ def _reset(writer: asyncio.StreamWriter) -> None:
     if connection is not None and not writer.transport.is_closing():
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     writer.transport.abort()
+
+
+def pushed(*words: str | int) -> bytes:
+    """A push as a server sends it."""
+    each = [f":{word}" if isinstance(word, int) else f"+{word}" for word in words]
+    return "\r\n".join([f">{len(words)}", *each, ""]).encode()
 
 
 async def read_command(reader: asyncio.StreamReader) -> tuple[bytes, list[bytes]]:
