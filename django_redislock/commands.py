@@ -17,7 +17,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from .base.clock import now
 from .base.exceptions import LeaseLost, LockNotAcquired, LockUnavailable
-from .inspection.waiting_line import waiting_line
+from .inspection.waiting_line import progress_line, waiting_line
 from .lease.lease import Lease
 from .lease.lock import Lock, OnConflict_co, Options
 from .locks.decorate import acquire
@@ -57,6 +57,11 @@ class Stderr(OutputWrapper):
         if self._out is not None:  # sys.stderr is None if it was closed from the start
             with suppress(OSError, ValueError):  # ValueError: it has been closed since
                 super().write(*args, **options)
+
+    def isatty(self) -> bool:
+        with suppress(OSError, ValueError):
+            return self._out is not None and super().isatty()
+        return False
 
 
 def wait_argument(text: str) -> float | None:
@@ -183,7 +188,8 @@ class LockedCommand(BaseCommand):
                     # The lock itself would refuse to skip the body of a with statement.
                     lease = stack.enter_context(acquire(lock))
                 stack.push(partial(_linger, lease, now() + at_least_for))
-                return handle(self, *args, **options)
+                with progress_line(lease, Stderr(self.stderr), quiet=quiet):
+                    return handle(self, *args, **options)
         except LockNotAcquired as conflict:
             if lease is not None:  # the conflict is about another lock, taken by the command
                 raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from django.utils.translation import gettext_noop as _
@@ -165,15 +166,15 @@ def lock(raw: Raw, using: str, left: dict[str, float | None]) -> LockInfo:
         waiters=raw.waiters,
         keys=raw.keys,
         has_permits=raw.values[0][2] is not None,
-        progress=raw.note and progress(raw.note, holders[0].holder, raw.now_us),
+        progress=raw.note and progress(raw.note, holders[0].holder.acquired_at, raw.now_us),
     )
 
 
-def progress(note: Note, holder: Holder, now_us: int) -> Progress | None:
-    """Return how far the work is; None: the note does not say it."""
+def progress(note: Note, began: datetime | None, now_us: int) -> Progress | None:
+    """Return how far the work is that its holder began then; None: the note does not say it."""
     if note.done is None:
         return None
-    left, began = None, holder.acquired_at
+    left = None
     if note.total is not None and note.first is not None and began is not None:
         took, did = note.written_us / 1e6 - began.timestamp(), note.done - note.first
         if took > 0 and did > 0:

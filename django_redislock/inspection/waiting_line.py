@@ -1,4 +1,5 @@
-"""A line of a terminal that is written anew in its place: for what a command waits."""
+"""A line of a terminal that is written anew in its place: for what a command waits, and how far
+it is."""
 
 from __future__ import annotations
 
@@ -6,15 +7,19 @@ import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from time import monotonic
+from datetime import UTC, datetime
+from time import monotonic, time_ns
 from typing import Any
 
 from ..base import background, label
 from ..base.exceptions import LockError
 from ..base.process import rlock
+from ..lease.lease import Lease
 from ..lease.lock import Lock
+from ..primitives.note import Note
 from . import Inspector
 from .inspector import RedlockInspector, inspector_of
+from .reading import progress
 from .story import holder
 from .words import clean, count, duration, instant
 
@@ -67,23 +72,36 @@ def waiting_line(lock: Lock, stderr: Any, *, quiet: bool = False) -> Iterator[No
     if quiet or lock._policy().wait == 0:
         yield
         return
-    line = _Line(lock, stderr)
-    background.start(line.run, "redislock-waiting-line")  # or there is no line
-    try:
+    with _Waiting(stderr, AFTER, lock).running("redislock-waiting-line"):
         yield
-    finally:
-        line.end()
+
+
+@contextmanager
+def progress_line(lease: Lease, stderr: Any, *, quiet: bool = False) -> Iterator[None]:
+    """Say on a terminal how far the work of the block is, as its notes say it. No request is
+    sent."""
+    if quiet or not stderr.isatty():
+        yield
+        return
+    with _Working(stderr, EVERY, lease).running("redislock-progress-line"):
+        yield
 
 
 class _Line:
-    def __init__(self, lock: Lock, stderr: Any) -> None:
-        self._name_of_lock = lock._keys().name
-        self._using = lock._policy().using
-        self._owner = label.owner(label.holder())
+    def __init__(self, stderr: Any, after: float) -> None:
         self._line = TerminalLine(stderr)
+        self._after = after
         self._over = threading.Event()
         self._writing = rlock()
         self._began = monotonic()
+
+    @contextmanager
+    def running(self, thread: str) -> Iterator[None]:
+        background.start(self.run, thread)  # or there is no line
+        try:
+            yield
+        finally:
+            self.end()
 
     def end(self) -> None:
         with self._writing:
@@ -91,20 +109,48 @@ class _Line:
             self._line.erase()
 
     def run(self) -> None:
-        every = AFTER
+        every, shown = self._after, ""
         while not self._over.wait(every):
             every = EVERY
             # Whatever is wrong, the wait itself finds out.
             with suppress(LockError):
                 text = self._text()
                 with self._writing:
-                    if text and not self._over.is_set():
-                        self._line.show(text)
+                    if text not in ("", shown) and not self._over.is_set():
+                        self._line.show(shown := text)
                         if not self._line.terminal:
                             return
 
     def _text(self) -> str:
-        """The line; "" if nobody holds the lock."""
+        """Return the line; "": there is none."""
+        raise NotImplementedError
+
+
+class _Working(_Line):
+    def __init__(self, stderr: Any, after: float, lease: Lease) -> None:
+        super().__init__(stderr, after)
+        self._lifetime = lease._lifetime
+        self._since = datetime.now(UTC)
+        self._noted, self._noted_us = "", 0
+
+    def _text(self) -> str:
+        notes, now_us = self._lifetime.notes, time_ns() // 1000
+        if notes is None:
+            return ""
+        if notes.present != self._noted:
+            self._noted, self._noted_us = notes.present, now_us
+        note = Note.read(f"|0|0|{self._noted_us}|{self._noted}".encode(), whole=False)
+        return str((note and progress(note, self._since, now_us)) or "")
+
+
+class _Waiting(_Line):
+    def __init__(self, stderr: Any, after: float, lock: Lock) -> None:
+        super().__init__(stderr, after)
+        self._name_of_lock = lock._keys().name
+        self._using = lock._policy().using
+        self._owner = label.owner(label.holder())
+
+    def _text(self) -> str:
         its = inspector_of(self._using)
         lock = its.get(self._name_of_lock)
         if lock is None:

@@ -59,14 +59,14 @@ class Notes:
         self.failed = False
         """Whether the work has failed, although the block ends."""
         if (claim.found or b"").startswith(EXPORTED):
-            self.add(self._present)  # it may not be in Redis
+            self.add(self.present)  # it may not be in Redis
 
     def add(self, text: str) -> None:
         """Let this be the note from now on."""
         self._last = (next(self._turns), text)
 
     @property
-    def _present(self) -> str:
+    def present(self) -> str:
         """The note as it is now; "": there is none."""
         if self._last[1] or not self.inherited:
             return self._last[1]
@@ -75,7 +75,7 @@ class Notes:
     @property
     def exported(self) -> str:
         """Return the note for the process that continues the lease; "": there is none."""
-        return f"{self.resumptions}|{self._present}" if self._present else ""
+        return f"{self.resumptions}|{self.present}" if self.present else ""
 
     def text(self, content: dict[str, Any], *, renewed: bool) -> str:
         """Return the text of a note, which is `renewed` if a renewal writes it.
@@ -124,7 +124,7 @@ class Notes:
         self._claim.forgets = done and not self._policy.keep_note
         if done and self.resumptions and not self._claim.forgets:
             self.resumptions = 0  # the next holder does not go on with this work
-            self.add(self._present)
+            self.add(self.present)
         if not self._claim.forgets:
             try:
                 await self.write(port)  # if it is refused, so is the release

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Callable
 from threading import Event, Thread
 
@@ -13,7 +14,7 @@ from redis import Redis
 
 from django_redislock import redis_lock
 from django_redislock.inspection import Inspector, waiting_line
-from tests.manage import Manage
+from tests.manage import PROGRAM, Manage
 from tests.operations.terminal import Terminal
 from tests.waiting import PATIENCE, eventually
 
@@ -61,6 +62,40 @@ def test_a_command_of_the_project(
         else:
             eventually(lambda: redis.zcard("redislock:{command:nightly}:queue") == 1)
     assert waiting.complains() == ""
+
+
+def test_the_progress_of_a_command(terminal: Callable[..., Terminal]) -> None:
+    """A `LockedCommand` that notes how far it is shows it in one line, which is erased at the
+    end."""
+    screen = terminal("counting", program=PROGRAM)
+    screen.says("41 of 900, 5 %, about ")
+    assert "\n" not in screen.text
+    screen.types("\r")
+    screen.says("82 of 900, 9 %, about ")
+    screen.types("\r")
+    assert screen.ends() == 0
+    assert screen.text.endswith("\r\x1b[2K")
+
+
+@pytest.mark.parametrize("arguments", [("--verbosity=0",), ()])
+def test_no_progress(
+    arguments: tuple[str, ...],
+    manage: Callable[..., Manage],
+    terminal: Callable[..., Terminal],
+) -> None:
+    """Not with `--verbosity 0`, and not in a log."""
+    if arguments:
+        screen = terminal("counting", *arguments, program=PROGRAM)
+        eventually(lambda: Inspector().get("command:counting"))
+        time.sleep(1.5 * waiting_line.EVERY)
+        screen.types("\r\r")
+        assert screen.ends() == 0
+        assert "of 900" not in screen.text
+    else:
+        command = manage("counting")
+        eventually(lambda: Inspector().get("command:counting"))
+        time.sleep(1.5 * waiting_line.EVERY)
+        assert command.process.communicate("\n\n")[1] == ""
 
 
 def test_interrupted(terminal: Callable[..., Terminal]) -> None:
