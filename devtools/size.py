@@ -38,7 +38,7 @@ PRODUCTS = (
             *("__init__", "base", "primitives", "transport", "settings", "signals"),
             *("lease", "locks", "cluster"),
         ),
-        10_160,
+        10_165,
     ),
     Product(
         "edges to Django",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
+import re
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +18,7 @@ from redis import Redis
 from django_redislock import (
     Lease,
     LeaseLost,
+    LockNotAcquired,
     LockUnavailable,
     MultiLock,
     ReadWriteLock,
@@ -582,3 +585,28 @@ class TestProgress:
         """No note, no progress; of other kinds neither."""
         with lock(), Semaphore("places", 2):
             assert [one.progress for one in Inspector().page().items] == [None, None]
+
+    @pytest.mark.parametrize(
+        ("content", "said"),
+        [
+            ({"done": 41, "total": 900}, r"41 of 900, 5 %, about \d+ s to go"),
+            ({"done": 41}, "41"),
+            ({"done": 0, "total": 900}, "0 of 900, 0 %"),
+            ({"cursor": 41}, None),
+            ({}, None),
+        ],
+    )
+    def test_in_the_error_of_a_waiter(
+        self, api: Api, content: dict[str, Any], said: str | None
+    ) -> None:
+        with lock() as lease:
+            if content:
+                lease.checkpoint(**content)
+            for wait in (0.01, 0):
+                with pytest.raises(LockNotAcquired) as raised:
+                    api.start(lambda wait=wait: api.enter(lock(wait=wait), print)).result(PATIENCE)
+                expected = said if wait else None
+                assert re.fullmatch(expected or "", raised.value.progress)
+                end = rf"\. It has noted: {expected}\.$" if expected else r"Waited \S+ s\.$"
+                assert re.search(end, str(raised.value))
+                assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)

@@ -48,6 +48,10 @@ def _travelled(kind: type[LockError], args: tuple[Any, ...]) -> LockError:
 class LockNotAcquired(LockError):
     """Somebody else holds the lock, and the wait is over."""
 
+    progress = ""
+    """After a wait: how far the work of the holder is, if it notes that, such as
+    `"41 of 900, 5 %, about 42 s to go"`."""
+
     def __init__(
         self,
         name: str,

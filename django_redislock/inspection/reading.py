@@ -174,13 +174,7 @@ def progress(note: Note, began: datetime | None, now_us: int) -> Progress | None
     """Return how far the work is that its holder began then; None: the note does not say it."""
     if note.done is None:
         return None
-    left = None
-    if note.total is not None and note.first is not None and began is not None:
-        took, did = note.written_us / 1e6 - began.timestamp(), note.done - note.first
-        if took > 0 and did > 0:
-            passed = now_us / 1e6 - note.written_us / 1e6
-            left = max(0.0, (note.total - note.done) * took / did - passed)
-    return Progress(note.done, note.total, left)
+    return Progress(note.done, note.total, note.left(began, now_us))
 
 
 def _holder(

@@ -29,7 +29,7 @@ from ..base.exceptions import LockError, LockNotAcquired, LockUnavailable
 from ..base.holder import Holder
 from ..base.servers import Servers
 from ..base.tokens import word
-from ..primitives import mutex, permits, queued, waiting
+from ..primitives import mutex, note, permits, queued, waiting
 from ..primitives.contract import (
     NO_TERMS,
     Answered,
@@ -280,6 +280,8 @@ async def acquire(
                 # A request that got no answer may still arrive, and would get the lock for
                 # nobody.
                 await settle(port_type, server, claim, until)
+            if wait != 0 and claim.primitive is mutex and len(claim.names) == 1:
+                await note.tell(port_type(server, terms=Terms(LEAST)), claim.keys, got)
             waited, holder = got.waited, got.holder
             await report(port, "not acquired", claim, server, waited=waited, holder=holder)
             return got

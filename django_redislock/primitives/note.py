@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from ..base import tokens
+from ..base.exceptions import LockError, LockNotAcquired
 from .contract import Claim, Port, Refusal, Word, milliseconds, twice
 from .keys import Keys
 from .scripts import ask, flag, maybe, refused
@@ -54,6 +56,33 @@ class Note(NamedTuple):
             return cls(int(times), int(written), done, total, first, content)
         except ValueError:
             return None
+
+    def left(self, began: datetime | None, now_us: int) -> float | None:
+        """Return the seconds that the work may still take, at the pace of the holder that began
+        then. None: not known."""
+        if self.done is None or self.total is None or self.first is None or began is None:
+            return None
+        took, did = self.written_us / 1e6 - began.timestamp(), self.done - self.first
+        if took <= 0 or did <= 0:
+            return None
+        return max(0.0, (self.total - self.done) * took / did - (now_us - self.written_us) / 1e6)
+
+
+async def tell(port: Port, keys: Keys, error: LockNotAcquired) -> None:
+    """Let the error of a waiter say how far the holder was when it noted that last. If Redis does
+    not answer, it does not say so."""
+    try:
+        note = await look(port, keys)
+    except LockError:
+        return
+    if note is None or note.done is None:
+        return
+    error.progress = f"{note.done:,.12g}"
+    if note.total:
+        error.progress += f" of {note.total:,.12g}, {100 * note.done / note.total:.0f} %"
+        if (left := note.left(error.holder.acquired_at, note.written_us)) is not None:
+            error.progress += f", about {left:.0f} s to go"
+    error.message = f"{error.message} It has noted: {error.progress}."
 
 
 def number(value: object) -> str:
