@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 RUN := $(VENV)/bin/python
 INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo tour test check fix lint coverage torture prove fleet model peers bench bench-quick screenshots
+.PHONY: help demo tour test check fix lint coverage torture prove break fleet model peers bench bench-quick screenshots
 .DEFAULT_GOAL := help
 # pip can't run twice in one environment.
 .NOTPARALLEL:
@@ -65,6 +65,9 @@ torture: $(VENV)/.test ## eight processes, killed and stopped, with 0, 3 and 10 
 
 prove: $(VENV)/.prove ## ten minutes of kills, stops, lost replies and restarts, judged twice; docs/proof.md
 	$(RUN) -m tests.proof $(ARGS)
+
+break: $(VENV)/.test ## N=12 takes a piece out of a copy, and shows what goes wrong; without N, the list
+	$(RUN) -m devtools.plant $(or $(N:%=--show %),$(ARGS:%=--show %),--list)
 
 fleet: $(VENV)/.test ## five schedulers with shifted clocks, ten times; needs libfaketime
 	$(RUN) -m tests.periodic.fleet --times 10 $(ARGS)

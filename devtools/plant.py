@@ -2,7 +2,9 @@
 
     python -m devtools.plant                 all of them
     python -m devtools.plant fencing redlock those whose names contain one of these words
-    python -m devtools.plant --list          the names
+    python -m devtools.plant --list          the table of docs/proof.md, and no more
+    python -m devtools.plant --write         puts the table there
+    python -m devtools.plant --show 12       plants the twelfth, and shows what goes wrong
 
 Each fault in `FAULTS` replaces a text that occurs once in `django_redislock/`, in whichever file.
 A text that is gone, or occurs twice, is an error: the list is then out of date. The named tests
@@ -13,6 +15,8 @@ tests that failed first, and exits with 1 if a fault was not found.
 from __future__ import annotations
 
 import argparse
+import ast
+import difflib
 import os
 import re
 import shutil
@@ -25,8 +29,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from . import pages
+
 ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "proof.md"
 PACKAGE = "django_redislock"
+LINES = 40
+"""As many lines of a failure are shown; the first ones and the last say the most."""
 SECONDS = 600.0
 """Seconds after which the tests count as having found the fault: some faults make them hang."""
 
@@ -489,7 +498,7 @@ FAULTS = [
     Fault(
         "settings: the settings beat the arguments",
         "    return found._replace(**explicit)",
-        "    return found._replace(**{**explicit, **current.locks.find(name)})",
+        "    return found._replace(**{**explicit, **now.locks.find(name)})",
         "tests/test_conf.py",
     ),
     Fault(
@@ -1063,16 +1072,17 @@ def copy() -> Iterator[Path]:
         yield tree
 
 
-def failures(fault: Fault, tree: Path) -> list[str]:
-    """Run the tests of the fault. Return those that failed: at most one, since the first is
-    enough."""
+def failure(fault: Fault, tree: Path, *arguments: str) -> tuple[str, str]:
+    """Run the tests of the fault, or those of `arguments`. Return the first one that failed, and
+    how; both are empty if none did."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
+    command += ["--tb=short", "--show-capture=no"]
     quoted = re.findall(r"'([^']*)'|(\S+)", fault.tests)
-    arguments = [words or word for words, word in quoted]
+    command += arguments or [words or word for words, word in quoted]
     env = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
         done = subprocess.run(
-            [*command, *arguments],
+            command,
             cwd=tree,
             env=env,
             capture_output=True,
@@ -1081,31 +1091,89 @@ def failures(fault: Fault, tree: Path) -> list[str]:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return ["the tests hang"]
+        return "the tests hang", f"They did not end within {SECONDS:.0f} s."
     if done.returncode not in (0, 1):
         raise NotPlanted(f"{fault.name}: pytest could not run:\n{done.stdout[-2000:]}")
-    return re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
+    names = re.findall(r"^(?:FAILED|ERROR) (.*?)(?: - .*)?$", done.stdout, re.MULTILINE)
+    said = re.search(r"^=+ (?:FAILURES|ERRORS) =+\n(.*?)^=", done.stdout, re.MULTILINE | re.DOTALL)
+    return next(iter(names), ""), said[1] if said else ""
 
 
 def found_by(fault: Fault) -> str:
     """Plant a fault, and return the test that found it; empty if there is none."""
     with copy() as tree:
         plant(fault, tree)
-        return next(iter(failures(fault, tree)), "")
+        return failure(fault, tree)[0]
+
+
+def table() -> str:
+    """Return all faults as a table in Markdown."""
+    rows = [["N", "what goes wrong", "the tests that show it"]]
+    rows += [[str(n), fault.name, f"`{fault.tests}`"] for n, fault in enumerate(FAULTS, 1)]
+    return pages.table(rows)
+
+
+def show(fault: Fault) -> bool:
+    """Plant a fault, print the run that goes wrong, and return whether one did."""
+    out = sys.stdout
+    with copy() as tree:
+        texts = sources(tree)
+        path = find(fault, texts)
+        before = texts[path]
+        plant(fault, tree)
+        name = str(path.relative_to(tree))
+        after = path.read_text(encoding="utf-8")
+        both = before.splitlines(), after.splitlines()
+        diff = "\n".join(difflib.unified_diff(*both, name, name, lineterm=""))
+        out.write(f"{fault.name}\n\nTaken out, in a copy of the project:\n\n{diff}\n\n")
+        out.flush()
+        test, said = failure(fault, tree)
+        if not test:
+            out.write(f"Nothing went wrong: pytest {fault.tests}\n")
+            return False
+        lines = said.splitlines()
+        if len(lines) > LINES:
+            lines[LINES // 2 : -LINES // 2] = [f"[{len(lines) - LINES} lines]"]
+        out.write("\n".join([f"What went wrong: {test}", _behaviour(test, tree), "", *lines, ""]))
+        path.write_text(before, encoding="utf-8")
+        if said and failure(fault, tree, test)[0]:
+            out.write("The same test fails with nothing taken out, so this shows nothing.\n")
+            return False
+        out.write("It went wrong as expected. With nothing taken out, the same test passes.\n")
+        return True
+
+
+def _behaviour(test: str, tree: Path) -> str:
+    """Return the docstring of a test: what it is about."""
+    file, *names = test.partition("[")[0].split("::")
+    for node in ast.walk(ast.parse((tree / file).read_text(encoding="utf-8"))) if names else ():
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == names[-1]:
+            return ast.get_docstring(node) or ""
+    return ""
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m devtools.plant")
     parser.add_argument("words", nargs="*", help="plant faults whose names contain one of these")
-    parser.add_argument("--list", action="store_true", help="print the names only")
+    parser.add_argument("--list", action="store_true", help="print the table only")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/proof.md")
+    parser.add_argument("--show", type=int, metavar="N", help="plant one, and show its run")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args(arguments)
+    out = sys.stdout
+    if options.show is not None:
+        if not 1 <= options.show <= len(FAULTS):
+            parser.error(f"--show {options.show}: the faults have the numbers 1 to {len(FAULTS)}")
+        return int(not show(FAULTS[options.show - 1]))
+    if options.list:
+        out.write(f"{table()}\n")
+        return 0
+    if options.write:
+        page = pages.replace(PAGE.read_text(encoding="utf-8"), "faults", table())
+        PAGE.write_text(page, encoding="utf-8")
+        return 0
     words = options.words or [""]
     chosen = [fault for fault in FAULTS if any(word in fault.name for word in words)]
-    out = sys.stdout
-    if options.list:
-        out.writelines(f"{fault.name}\n" for fault in chosen)
-        return 0
     missed = 0
     out.write("| fault | found by |\n| --- | --- |\n")
     with ThreadPoolExecutor(options.jobs) as pool:
