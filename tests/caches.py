@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from devtools.redis_sentinel import RedisSentinels
 
@@ -17,7 +17,14 @@ def caches(url: Any, **options: Any) -> dict[str, Any]:
     return {"default": entry(url, **options)}
 
 
-def through(sentinels: RedisSentinels, timeout: float) -> dict[str, Any]:
+class Service(NamedTuple):
+    """A service of sentinels, as other processes know it."""
+
+    service: str
+    addresses: list[tuple[str, int]]
+
+
+def through(sentinels: RedisSentinels | Service, timeout: float | None) -> dict[str, Any]:
     """The same: everybody asks the sentinels for the primary."""
     return caches(
         f"redis://{sentinels.service}/0",

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from redis import Redis
 
 from django_redislock.base.clock import now
+from tests import caches
 from tests.faults.proxy import Matcher, command, script
 
 
@@ -134,21 +135,26 @@ class Peer(ABC):
 
 def _connect_django(url: str, timeout: float | None) -> None:
     """Make this process a Django project whose caches are the Redis servers at `url`: "default",
-    "1", "2" and so on."""
+    "1", "2" and so on; or "default" is a service of Sentinel (`sentinel://host:port/service`) or a
+    cluster (`cluster://host:port,host:port`)."""
     from django.conf import settings
 
     if not settings.configured:
         options = {} if timeout is None else {"SOCKET_TIMEOUT": timeout}
-        caches = {
-            str(number or "default"): {
-                "BACKEND": "django_redis.cache.RedisCache",
-                "LOCATION": location,
-                "OPTIONS": options,
+        kind, _, place = url.partition("://")
+        if kind == "sentinel":
+            address, _, service = place.partition("/")
+            host, _, port = address.partition(":")
+            made = caches.through(caches.Service(service, [(host, int(port))]), timeout)
+        elif kind == "cluster":
+            made = caches.cluster([f"redis://{node}" for node in place.split(",")], **options)
+        else:
+            made = {
+                str(number or "default"): caches.entry(location, **options)
+                for number, location in enumerate(url.split())
             }
-            for number, location in enumerate(url.split())
-        }
         # No django.setup(): there are no apps, and it takes longer than all the rest.
-        settings.configure(CACHES=caches)
+        settings.configure(CACHES=made)
 
 
 class _OurLease(Held):

@@ -19,9 +19,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from devtools import pages
+from tests.faults.torture.site import possible
 
 from . import export
-from .court import Run, record
+from .court import Run, drawn, record
 from .nemeses import PROMISES
 from .page import name, page, promises
 from .planted import FAULTS, plant
@@ -50,9 +51,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not chosen:
         parser.error(f"--only {' '.join(given.only)}: nothing has such a name")
 
+    for one in [one for one in chosen if not possible(one.nemesis.harm.get("outage", ""))]:
+        sys.stderr.write(f"{name(one)}: not run, since there is no libfaketime\n")
+        chosen.remove(one)
+    recording = PLANTING * given.seconds
+    chosen = drawn(chosen, recording, given.seed, given.jobs)
     began = time.monotonic()
     runs: list[Run] = []
-    for run in record(chosen, PLANTING * given.seconds, given.seed, given.jobs):
+    for run in record(chosen, recording, given.seed, given.jobs):
         runs.append(run)
         sys.stderr.write(f"{name(run.promise)}: {run.operations} operations\n")
     planted = [*plant(runs, given.seed)]

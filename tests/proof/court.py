@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -24,11 +25,18 @@ FAULTS = {
     "lose": "lost replies",
     "restart": "restarts",
     "pause": "server stops",
+    "empty": "empty restarts",
+    "old_file": "old files",
+    "clock_forward": "clocks set forward",
+    "clock_back": "clocks set back",
+    "failover": "failovers",
+    "promotion": "failovers in a cluster",
+    "move": "slot moves",
 }
 """What the nemeses do, by its name in the journal."""
 LONGEST = 6.0
 """Seconds of one run: more runs have more beginnings, and short histories are judged sooner."""
-SHORTEST = 2.0
+SHORTEST = 4.0
 AROUND = 2.5
 """Seconds that a run takes besides: for the server, and until the last leases have ended."""
 SECTION = (0.002, 0.012)
@@ -101,21 +109,41 @@ def verdict(plan: Plan, history: History) -> Verdict:
     return Verdict(tuple(judge(plan, history).problems), said)
 
 
+def _cost(promise: Promise, seconds: float = SHORTEST) -> float:
+    """Seconds that a run of this promise takes."""
+    return max(seconds, promise.nemesis.seconds) + AROUND + promise.nemesis.harm.get("lease", 0.0)
+
+
+def drawn(promises: Sequence[Promise], seconds: float, seed: int, jobs: int) -> list[Promise]:
+    """Return as many as there is time for, drawn by lot; at least those in whose histories faults
+    can be planted."""
+    left = seconds * jobs
+    chosen = set()
+    dice = random.Random(seed)
+    for promise in sorted(promises, key=lambda one: (one.nemesis.lossy, dice.random())):
+        if not promise.nemesis.lossy or left >= _cost(promise):
+            chosen.add(promise)
+            left -= _cost(promise)
+    return [promise for promise in promises if promise in chosen]
+
+
 def record(promises: Sequence[Promise], seconds: float, seed: int, jobs: int) -> Iterator[Run]:
     """Go through all promises, at least once, and again until the time is up."""
     until = time.monotonic() + seconds
-    each = min(LONGEST, max(SHORTEST, seconds * jobs / len(promises) - AROUND))
+    spare = seconds * jobs - sum(map(_cost, promises))
+    each = min(LONGEST, SHORTEST + max(0.0, spare) / len(promises))
     under_way: deque[tuple[Promise, Plan, Future[History]]] = deque()
     # Most of the time is spent asleep, in leases, so there is room for two at a time.
     with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=_warm_up) as pool:
         for turn, number, promise in (
             (turn, number, promise) for turn in count() for number, promise in enumerate(promises)
         ):
-            if turn and time.monotonic() + each + AROUND > until:
+            if turn and time.monotonic() + _cost(promise, each) > until:
                 break
             # In every other run nobody waits. Then nobody can be refused because of a waiter.
             tries = (number + turn) % 2 == 1
-            plan = plan_of(promise, seconds=each, seed=seed + turn, tries=tries)
+            long = max(each, promise.nemesis.seconds)
+            plan = plan_of(promise, seconds=long, seed=seed + turn, tries=tries)
             under_way.append((promise, plan, pool.submit(torture, plan)))
             if len(under_way) > jobs:
                 yield _judged(*under_way.popleft())

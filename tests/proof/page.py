@@ -11,7 +11,7 @@ from devtools import pages
 from devtools.redis_server import find_server
 
 from .court import FAULTS, Run
-from .nemeses import PROMISES, Promise
+from .nemeses import NOT_RUN, PROMISES, Promise
 from .planted import Planted
 
 
@@ -25,7 +25,9 @@ def promises() -> str:
     rows = [["nemesis", "what it does", *(kind.title for kind in kinds)]]
     for nemesis in dict.fromkeys(promise.nemesis for promise in PROMISES):
         its = {one.kind: one.why or "no violation" for one in PROMISES if one.nemesis is nemesis}
-        rows.append([nemesis.name, nemesis.does, *(its.get(kind, "not run") for kind in kinds)])
+        rows.append(
+            [nemesis.name, nemesis.does, *(its.get(kind, NOT_RUN.get(kind, "")) for kind in kinds)]
+        )
     return pages.table(rows)
 
 
@@ -66,13 +68,11 @@ def summary(runs: Sequence[Run], seed: int, seconds: float) -> str:
     counts: Counter[str] = Counter()
     for run in runs:
         counts.update(run.history.counts)
-    told = dict(
-        zip(("kills", "stops", "lost replies", "restarts", "server stops"), FAULTS, strict=True)
-    )
-    faults = ", ".join(f"{counts[what]:,} {words}" for words, what in told.items())
+    faults = ", ".join(f"{counts[what]:,} {words}" for what, words in FAULTS.items())
     violations = sum(len(run.violations) for run in runs)
     return (
-        f"Seed {seed}, {seconds:.0f} s, {len(runs)} histories,"
+        f"Seed {seed}, {seconds:.0f} s, {len({run.promise for run in runs})} of"
+        f" {len(PROMISES)} promises, {len(runs)} histories,"
         f" {sum(run.operations for run in runs):,} operations, {faults}: "
         f"**{violations} violations**.\n"
         f"{find_server().description.partition(' at ')[0]}, Python {platform.python_version()},"

@@ -18,11 +18,12 @@ WRITER = ReadWrite.places
 BOTH = ["checker", "z3"]
 
 
-def refused_by(story: Story, kind: type[Ours] = Mutex, *, lost: float = 0.0) -> list[str]:
+def refused_by(
+    story: Story, kind: type[Ours] = Mutex, *, lost: float = 0.0, outage: str = ""
+) -> list[str]:
     """A lease lives for ten seconds; after eleven, nothing is left of a dead process."""
-    return verdict(
-        Plan(peer=kind, lease=10.0, kills=0, stops=0, lost=lost), story.history()
-    ).refused_by
+    plan = Plan(peer=kind, lease=10.0, kills=0, stops=0, lost=lost, outage=outage)
+    return verdict(plan, story.history()).refused_by
 
 
 def held_and_handed_on(places: int = 1) -> Story:
@@ -130,6 +131,20 @@ def test_with_lost_replies_any_request_may_hold_the_lock() -> None:
     story.refuse("B", 22, asked=20)
     assert refused_by(story) == BOTH
     assert refused_by(story, lost=0.1) == []
+
+
+def test_a_failover_may_forget_a_release() -> None:
+    """The lock is there again, until its lease ends."""
+    for at, outage, judges in (
+        (32, "restart", BOTH),
+        (32, "failover", []),
+        (33.5, "failover", BOTH),
+    ):
+        story = Story()
+        story.grant("A", 20, asked=19, ends=30)
+        story.release("A", 21, until=22)
+        story.refuse("B", at, asked=at - 0.1)
+        assert refused_by(story, outage=outage) == judges
 
 
 def test_places_of_a_semaphore() -> None:

@@ -9,9 +9,9 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
@@ -20,7 +20,6 @@ from typing import Any, Literal, Self
 
 from redis import Redis
 
-from devtools.redis_server import RedisServer
 from django_redislock.base.clock import now
 from tests.faults.proxy import Fault, Proxy, Rule
 from tests.peers.adapters import Ours, Peer
@@ -30,6 +29,7 @@ from tests.waiting import PATIENCE
 from .checker import Verdict, check
 from .history import Event, History, Journal, Reader, Terms, read
 from .register import RegisterServer
+from .site import SITES, Site
 from .worker import NAME, Task, take_once, work
 
 CLOCK = b"redislock:clock"
@@ -40,6 +40,9 @@ UNTOLD = b"redislock:missed_wakeups"
 """How many handovers no message announced: a process that is stopped may read one too late."""
 GUARD = b"redislock:guard"
 """Since when nothing was lost, if locks wait after a loss."""
+
+FORGETS = ("old_file", "failover", "promotion")
+"""After these, a server may have a lock that was released."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +57,12 @@ class Plan:
     """The share of rounds in which it is stopped, for between 1/4 and 5/2 of the lease."""
     lost: float = 0.0
     """The share of replies that are lost: half of them with a reset, half of them in silence."""
-    restarts: float = 0.0
-    """Seconds between two restarts of the server, on average; 0: there is none."""
-    keeps: bool = True
-    """Whether a restart keeps the data."""
-    pauses: float = 0.0
-    """Seconds between two pauses of the server, on average; 0: there is none."""
+    outage: str = ""
+    """What is done to the servers: the name of a method of a site (site.py)."""
+    every: float = 0.6
+    """Seconds between two outages, on average."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """`REDISLOCK` of the processes."""
     late: float = 0.0
     """Seconds by which messages to waiters come later, at most."""
     section: tuple[float, float] = (0.005, 0.025)
@@ -75,35 +78,35 @@ class Plan:
 
     @property
     def terms(self) -> Terms:
-        lossy = bool(self.lost or self.restarts or self.pauses or self.peer.servers > 1)
-        return Terms(self.ttl, self.peer.places, lossy=lossy)
+        lossy = bool(self.lost or self.outage or self.peer.servers > 1)
+        forgets = self.outage in FORGETS
+        return Terms(self.ttl, self.peer.places, lossy=lossy, forgets=forgets)
 
     @property
     def faults(self) -> bool:
-        return bool(self.kills or self.stops or self.pauses or self.terms.lossy)
+        return bool(self.kills or self.stops or self.terms.lossy)
 
 
 def torture(plan: Plan) -> History:
     """Let them hammer one lock, and return what they saw."""
     with tempfile.TemporaryDirectory() as directory, ExitStack() as started:
         path = Path(directory) / "journal"
-        servers = [
-            started.enter_context(RedisServer(tcp_port=0, args=_persistence(plan, folder)))
-            for folder in (f"{directory}/{number}" for number in range(plan.peer.servers))
-        ]
-        direct = " ".join(f"redis://127.0.0.1:{server.tcp_port}/0" for server in servers)
-        url, rules = direct, []
+        make = SITES.get(plan.outage, Site)
+        site = make(Path(directory), plan.peer.servers, plan.seed, plan.outage)
+        started.enter_context(site)
+        url, rules = site.url, []
         with ExitStack() as between:
             if plan.lost or plan.late:
                 proxies = [
-                    between.enter_context(Proxy(server, seed=plan.seed)) for server in servers
+                    between.enter_context(Proxy(server, seed=plan.seed))
+                    for server in site.primaries
                 ]
                 rules = [rule for proxy in proxies for rule in _lose(proxy, plan.lost)]
                 for proxy in proxies:
                     proxy.late = (0.0, plan.late)
                 url = " ".join(proxy.url for proxy in proxies)
-            _Arena(plan, path, url, servers).run()
-        _look(plan, path, servers, direct)
+            _Arena(plan, path, url, site).run()
+        _look(plan, path, site)
         history = read(path)
         history.counts["lose"] = sum(rule.count for rule in rules)
         return history
@@ -114,14 +117,6 @@ def judge(
 ) -> Verdict:
     fair = "" if plan.faults else unit
     return check(history, plan.terms, processes=plan.processes, fair=fair)
-
-
-def _persistence(plan: Plan, directory: str) -> list[str]:
-    """A server that is restarted remembers all that it has answered, if it keeps the data."""
-    os.mkdir(directory)
-    if not (plan.restarts and plan.keeps):
-        return []
-    return ["--dir", directory, "--appendonly", "yes", "--appendfsync", "always"]
 
 
 HANDSHAKE = {b"HELLO", b"CLIENT", b"AUTH", b"SELECT", b"PING", b"SUBSCRIBE", b"UNSUBSCRIBE"}
@@ -139,18 +134,22 @@ def _lose(proxy: Proxy, share: float) -> list[Rule]:
     ]
 
 
-def _look(plan: Plan, path: Path, servers: list[RedisServer], url: str) -> None:
+def _look(plan: Plan, path: Path, site: Site) -> None:
     """Write down which keys are there although no process is left and each lease has ended."""
     journal = Journal(path, "arena")
     time.sleep(plan.terms.orphan)
     lock = plan.peer.key(NAME)
+    servers = site.look()
     left = []
     for server in servers:
         with Redis.from_url(server.url) as redis:
-            keys = (lock, *plan.peer.transient(NAME))
-            left += [key for key in keys if redis.exists(key)]
+            # Not by EXISTS: a node of a cluster that has not the slot refuses it.
+            there = {key.decode() for key in redis.keys("*")}
+            left += there.intersection((lock, *plan.peer.transient(NAME)))
     # What keeps account of a lease that ended without a release is put right by the next one.
-    process = CONTEXT.Process(target=take_once, args=(plan.peer, url, plan.ttl), daemon=True)
+    process = CONTEXT.Process(
+        target=take_once, args=(plan.peer, site.url, plan.ttl, plan.settings), daemon=True
+    )
     process.start()
     process.join(PATIENCE)
     if process.exitcode != 0:
@@ -159,18 +158,20 @@ def _look(plan: Plan, path: Path, servers: list[RedisServer], url: str) -> None:
         process.join()
     for server in servers:
         with Redis.from_url(server.url) as redis:
-            lasting = {key for key in redis.keys("*") if redis.ttl(key) == -1}
+            there = redis.keys("*")
+            lasting = {key for key in there if redis.ttl(key) == -1}
             left += [key.decode() for key in lasting - {CLOCK, INDEX, UNTOLD, GUARD}]
-            millis = redis.time()[0] * 1000
-            left += [name.decode() for name in redis.zrangebyscore(INDEX, millis, "+inf")]
+            if INDEX in there:
+                millis = redis.time()[0] * 1000
+                left += [name.decode() for name in redis.zrangebyscore(INDEX, millis, "+inf")]
     journal.write("left", keys=left)
     journal.close()
 
 
 class _Arena:
-    def __init__(self, plan: Plan, journal: Path, url: str, servers: list[RedisServer]) -> None:
+    def __init__(self, plan: Plan, journal: Path, url: str, site: Site) -> None:
         self._plan = plan
-        self._servers = servers
+        self._site = site
         self._journal = Journal(journal, "arena")
         self._task = Task(
             peer=plan.peer,
@@ -185,6 +186,7 @@ class _Arena:
             waits=plan.waits,
             until=now() + plan.seconds,
             seed=plan.seed,
+            settings=plan.settings,
         )
         self._workers: dict[str, BaseProcess] = {}
         self._started = 0
@@ -197,7 +199,7 @@ class _Arena:
                     self._start()
                 with (
                     Monkey(self._plan, self._task.journal, self._workers),
-                    Outages(self._plan, self._task.journal, self._servers),
+                    Outages(self._plan, self._task.journal, self._site),
                 ):
                     while (left := self._task.until - now()) > 0:
                         self._reap(left)
@@ -232,42 +234,37 @@ class _Arena:
 
 
 class Outages:
-    """Kills or pauses one of the servers now and then, and starts it again."""
+    """Lets an outage come now and then."""
 
-    def __init__(self, plan: Plan, journal: Path, servers: list[RedisServer]) -> None:
-        self._mean = plan.restarts or plan.pauses
-        self._outage = self._restart if plan.restarts else self._pause
-        self._servers = servers
+    def __init__(self, plan: Plan, journal: Path, site: Site) -> None:
+        self._plan = plan
+        self._site = site
+        self._reader = Reader(journal)
         self._journal = Journal(journal, "outages")
         self._dice = random.Random(plan.seed)
         self._enough = threading.Event()
         self._thread = threading.Thread(target=self._run)
 
     def __enter__(self) -> Self:
-        if self._mean:
+        if self._plan.outage:
             self._thread.start()
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         self._enough.set()
-        if self._mean:
+        if self._plan.outage:
             self._thread.join()
         self._journal.close()
 
     def _run(self) -> None:
-        while not self._enough.wait(self._dice.uniform(0.5, 1.5) * self._mean):
-            self._outage(self._dice.choice(self._servers))
-
-    def _restart(self, server: RedisServer) -> None:
-        self._journal.write("restart")
-        server.stop()
-        self._enough.wait(self._dice.uniform(0.0, 0.2))
-        server.start()
-
-    def _pause(self, server: RedisServer) -> None:
-        self._journal.write("pause")
-        with server.paused():
-            self._enough.wait(self._dice.uniform(0.05, 0.5))
+        while not any(event["what"] == "granted" for event in self._reader.news()):
+            if self._enough.wait(0.01):
+                return  # they did not come so far
+        while not self._enough.wait(self._dice.uniform(0.5, 1.5) * self._plan.every):
+            self._journal.write(self._plan.outage)
+            getattr(self._site, self._plan.outage)(self._enough)
+            if self._site.once:
+                return
 
 
 class Monkey:

@@ -69,6 +69,8 @@ class Terms:
     """For so long a lock may be promised to a waiter that was killed (lua/queue.lua)."""
     lossy: bool = False
     """Whether a process may not hear of what the server has done."""
+    forgets: bool = False
+    """Whether the server may forget a release, and keep its lock until the lease ends."""
 
     @property
     def orphan(self) -> float:
@@ -268,6 +270,8 @@ def _secret(attempt: Attempt, terms: Terms) -> float:
         last = attempt.killed if attempt.answered is None else attempt.answered
         return math.inf if last is None else last + terms.orphan
     assert attempt.answered is not None
+    if terms.forgets and attempt.returned is not None:
+        return attempt.returned + terms.orphan
     if terms.lossy or attempt.answered - attempt.asked > terms.late:
         return attempt.answered + (0 if attempt.granted else terms.orphan)
     return attempt.answered if attempt.waits else -math.inf

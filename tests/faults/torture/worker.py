@@ -5,15 +5,18 @@ from __future__ import annotations
 import random
 import signal
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from django_redislock.base.clock import now
 from tests.peers.adapters import Held, NotOurs, Peer
 
 from .history import Journal
 from .register import Writer
+from .site import LONG
 
 NAME = "torture"
 
@@ -38,6 +41,8 @@ class Task:
     until: float
     """When to begin no more rounds, on the common clock."""
     seed: int
+    settings: Mapping[str, Any]
+    """`REDISLOCK`."""
 
 
 def work(task: Task, who: str) -> None:
@@ -48,13 +53,22 @@ def work(task: Task, who: str) -> None:
         worker.round()
 
 
-def take_once(peer: type[Peer], url: str, ttl: float) -> None:
+def take_once(peer: type[Peer], url: str, ttl: float, settings: Mapping[str, Any]) -> None:
     """Take the whole lock when nobody else wants it, and give it back."""
     mode = max(peer.modes, key=lambda mode: peer.modes[mode])
-    held = peer(url).acquire_as(mode, NAME, ttl, 5)
+    held = _connect(peer, url, None, settings).acquire_as(mode, NAME, ttl, 5)
     assert held is not None
     with suppress(NotOurs):  # it took longer than the ttl
         held.release()
+
+
+def _connect(peer: type[Peer], url: str, timeout: float | None, its: Mapping[str, Any]) -> Peer:
+    connected = peer(url, timeout=timeout)
+    if its:
+        from django.conf import settings
+
+        settings.REDISLOCK = its
+    return connected
 
 
 class _Worker:
@@ -63,7 +77,7 @@ class _Worker:
         self._dice = random.Random(f"{task.seed} {who}")
         self._journal = Journal(task.journal, who)
         self._writer = Writer(task.register, who)
-        self._peer = task.peer(task.url, timeout=task.timeout)
+        self._peer = _connect(task.peer, task.url, task.timeout, task.settings)
         self._number = 0
 
     def round(self) -> None:
@@ -122,6 +136,8 @@ class _Worker:
 
     def _length(self) -> float:
         """Most sections are much shorter than the lease: only a renewed one could be longer."""
+        if self._task.journal.with_name(LONG).exists():
+            return self._dice.uniform(0.75, 1.25) * self._task.lease
         if self._task.peer.renews and self._dice.random() < self._task.long:
             return self._dice.uniform(1, 3) * self._task.lease
         return self._dice.uniform(*self._task.section)
