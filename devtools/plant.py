@@ -718,6 +718,12 @@ FAULTS = [
         NOTES,
     ),
     Fault(
+        "notes: whoever is told of a loss removes its note",
+        "is not None and (lost is None or in_background):",
+        "is not None:",
+        f"{NOTES} -k told_of_its_loss",
+    ),
+    Fault(
         "notes: an heir is counted with each request",
         "  if not by or by == token then return by and text end\n",
         "  if not by then return end\n",

@@ -73,6 +73,17 @@ def heir(ttl: str = "60") -> None:
 class TestEnds:
     """Which ends of a holder leave its note."""
 
+    def test_a_holder_that_was_told_of_its_loss(self, api: Api, redis: Redis) -> None:
+        """Its own deadline comes before the server's, so its release may find the lock."""
+        lease = api.acquire(lock(ttl=1, renew=False))
+        lease.checkpoint(**WORK)
+        redis.pexpire(KEY, 60_000)
+        eventually(lambda: not lease.remaining())
+        with pytest.raises(LeaseLost):
+            api.release(lease)
+        with lock(wait=0) as following:
+            assert following.inherited == WORK
+
     def test_a_holder_that_was_killed(self, start: Start, redis: Redis) -> None:
         """The next one goes on where it was."""
         worker = start("tests.test_notes:work")

@@ -456,7 +456,8 @@ class Lease(Noting, Entered):
         self._watchdog.forget(claim)
         self._releasing += 1
         try:
-            if lifetime.notes is not None:
+            # Whoever is told of a loss leaves its note, although its lock may still be there.
+            if lifetime.notes is not None and (lost is None or in_background):
                 await lifetime.notes.end(port)
             # Even if it is lost: by its own deadline, it may exist at the server for another
             # moment.
