@@ -36,7 +36,7 @@ from django_redislock import (
     redis_lock,
 )
 from django_redislock.doctor import caches as entries
-from django_redislock.doctor import permissions, rules, vendors
+from django_redislock.doctor import rules, vendors
 from django_redislock.doctor import server as asking
 from django_redislock.doctor.checks import check_deployment, check_settings
 from django_redislock.doctor.settings import overlap
@@ -485,7 +485,7 @@ class TestE105:
         form that is not needed does no harm."""
         rules = scripts.permissions(frozenset({"select"})).split()
         needed = {rule.removeprefix("+") for rule in rules}
-        assert needed <= permissions.HARMLESS.keys() | permissions.WRITING.keys()
+        assert needed <= asking.HARMLESS.keys() | asking.WRITING.keys()
 
 
 class TestI102:
@@ -887,7 +887,7 @@ class TestMessages:
     )
     def test_in_a_script(self, node: str, refused: set[str], told: set[str]) -> None:
         """W111, W112: also where only scripts can't, as at some vendors."""
-        messages = permissions.Messages(**dict.fromkeys(refused, "not from scripts"))
+        messages = asking.Messages(**dict.fromkeys(refused, "not from scripts"))
         found = judged(node=node, sharded=bool(node), messages=messages)
         assert found.keys() - {"I101"} == told
         for one in told:
@@ -897,10 +897,10 @@ class TestMessages:
     def test_a_cluster_without_sharded_messages(self) -> None:
         """Locks send plain messages there, and W111 is about these."""
         unknown = "Unknown Redis command called from script"
-        messages = permissions.Messages(spublish=unknown, shardnumsub=unknown, numsub="no")
+        messages = asking.Messages(spublish=unknown, shardnumsub=unknown, numsub="no")
         assert judged(node="10.0.0.1:6379", sharded=True, messages=messages).keys() == {"I101"}
-        refused = permissions.Refused(optional=("+ssubscribe", "+spublish"))
-        messages = permissions.Messages(spublish="refused")
+        refused = asking.Refused(optional=("+ssubscribe", "+spublish"))
+        messages = asking.Messages(spublish="refused")
         found = judged(sharded=True, messages=messages, refused=refused)
         assert found.keys() == {"I101", "I105"}
 
@@ -1031,11 +1031,11 @@ class TestVendors:
     def test_e106_what_a_vendor_has_not(self) -> None:
         """E106: without rename-command, where nobody can change that."""
         cloud = vendors.vendor_of(["x.redis-cloud.com"], {})
-        refused = permissions.Refused(unknown=("WAIT",))
+        refused = asking.Refused(unknown=("WAIT",))
         with override_settings(REDISLOCK={"REPLICAS": 1}):
             hint = judged(refused=refused, vendor=cloud)["E106"].hint
         assert hint == 'REDISLOCK |= {"REPLICAS": 0}'
-        refused = permissions.Refused(unknown=("EVAL", "SCAN"))
+        refused = asking.Refused(unknown=("EVAL", "SCAN"))
         assert judged(refused=refused, vendor=cloud)["E106"].hint.startswith("Ask Redis Cloud")
 
     def test_w109_on_a_cluster(self) -> None:

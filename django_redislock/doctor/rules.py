@@ -13,10 +13,10 @@ from ..base.servers import MEMORY
 from ..inspection.words import duration
 from ..primitives import scripts
 from ..settings.conf import aliases
-from . import permissions, vendors
+from . import vendors
 from .caches import advice, alias_findings, at, in_memory
 from .finding import Finding, Level, changed, into_cache, into_redislock, joined, listed
-from .server import ServerFacts, Unreachable, ask
+from .server import ServerFacts, Unreachable, acl_rules, ask
 from .settings import job_findings, settings_findings, usage_findings
 
 SKEW = 1.0
@@ -108,7 +108,7 @@ def _permissions(server: ServerFacts) -> Iterator[Finding]:
             f"{_scripts(server.refused.rules)}. Missing: {' '.join(server.refused.rules)}",
             server.vendor.allows(
                 server.user,
-                permissions.acl_rules(server.prefix, server.unneeded, channels=channels),
+                acl_rules(server.prefix, server.unneeded, channels=channels),
             ),
         )
     if server.refused.optional:
