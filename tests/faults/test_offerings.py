@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
-from django_redislock.doctor.findings import server_findings
 from redis import Redis
 
 from devtools.redis_server import RedisServer, find_server
 from django_redislock import LeaseState, LockUnavailable, MultiLock, Semaphore, redis_lock
+from django_redislock.doctor.rules import server_findings
 from django_redislock.inspection import Inspector
 from django_redislock.primitives import scripts
 from tests.caches import caches
