@@ -1046,6 +1046,15 @@ class TestReentry:
         with redis_lock("job"), redis_lock("job", reentrant=True):
             pass
 
+    def test_a_failing_inner_block_keeps_the_outer_one(self, redis: Redis) -> None:
+        """An exception that is caught between two blocks leaves the outer one held."""
+        lock = redis_lock("job", reentrant=True)
+        with lock:
+            with pytest.raises(ZeroDivisionError), lock:
+                raise ZeroDivisionError
+            assert is_held(redis)
+        assert not is_held(redis)
+
     @pytest.mark.parametrize("reentrant", [False, True])
     def test_a_lost_lease_is_no_re_entry(self, redis: Redis, reentrant: bool) -> None:
         """Who has lost the lock, and knows it, may ask for it again like everybody else."""

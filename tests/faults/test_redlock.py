@@ -492,6 +492,16 @@ def test_a_connection_that_still_has_an_answer_to_come(
     lease.release()
 
 
+def test_servers_that_forgot_our_scripts(api: Api, nodes: Nodes) -> None:
+    """They are sent again."""
+    api.release(api.acquire(lock()))
+    for client in nodes.clients.values():
+        client.script_flush()
+    lease = api.acquire(lock(), wait=0)
+    eventually(lambda: nodes.holding(lease) == ALIASES)
+    api.release(lease)
+
+
 def test_idle_connections_that_were_closed(api: Api, nodes: Nodes) -> None:
     """New ones are made, and each server is asked."""
     api.release(api.acquire(lock()))
