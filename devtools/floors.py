@@ -83,6 +83,11 @@ def room(module: str) -> str:
     return module.partition(".")[0]
 
 
+def is_folder(room: str) -> bool:
+    """Return whether a room is a folder. One that was is there as long as it has bytecode."""
+    return (PACKAGE / room / "__init__.py").exists()
+
+
 @cache
 def imports_of(path: Path) -> tuple[tuple[str, bool], ...]:
     """Return each module that a file imports, and whether it belongs to the package.
@@ -161,7 +166,7 @@ def picture() -> str:
                 f'y2="{y2 - 5}" marker-end="url(#down)"/>'
             )
     for one, (x, y) in places.items():
-        folder = (PACKAGE / one).is_dir()
+        folder = is_folder(one)
         width = 108
         body.append(
             f'<rect class="{"good" if folder else "plain"}" x="{x - width / 2:.0f}" y="{y}" '
@@ -191,7 +196,7 @@ def rooms_table() -> str:
     for number, floor in reversed(list(enumerate(FLOORS, 1))):
         for one, sentence in floor.items():
             below = ", ".join(f"`{its}`" for its in sorted(graph[one])) or "nothing"
-            name = f"{one}/" if (PACKAGE / one).is_dir() else f"{one}.py"
+            name = f"{one}/" if is_folder(one) else f"{one}.py"
             rows.append([str(number), f"`{name}`", sentence, below])
     return table(rows)
 
