@@ -40,6 +40,13 @@ class Held(ABC):
         told."""
         return None
 
+    def about(self) -> dict[str, Any]:
+        """What the record of the grant says besides."""
+        return {}
+
+    def work(self, tell: Callable[..., None]) -> None:  # noqa: B027  # most have nothing to do
+        """What the holder does first, and tells."""
+
     @abstractmethod
     def is_ours(self) -> bool:
         """What the library says when the holder asks before its next step."""
@@ -125,6 +132,10 @@ class Peer(ABC):
     def acquire(self, name: str, ttl: float, wait: float | None) -> Held | None:
         """Take the lock, waiting for up to `wait` seconds (None: for ever)."""
 
+    def about(self) -> dict[str, Any]:
+        """What the record of the next question says besides."""
+        return {}
+
     def acquire_as(self, mode: str, name: str, ttl: float, wait: float | None) -> Held | None:
         """The same, in one of its modes."""
         return self.acquire(name, ttl, wait)
@@ -157,7 +168,7 @@ def _connect_django(url: str, timeout: float | None) -> None:
         settings.configure(CACHES=made)
 
 
-class _OurLease(Held):
+class OurLease(Held):
     def ends(self) -> float | None:
         # The time first: a pause between the two may only make it seem shorter than it is.
         time = now()
@@ -213,6 +224,8 @@ class Ours(Peer):
 
         return redis_lock(name, ttl=ttl)
 
+    held: ClassVar[type[OurLease]] = OurLease
+
     def token(self, name: str, lease: Any) -> int | None:
         """The fencing token of a lease."""
         token: int = lease.fencing_token
@@ -224,7 +237,7 @@ class Ours(Peer):
         lease = self.lock(mode, name, ttl).acquire(wait=wait)
         if lease is None:
             return None
-        held = _OurLease(lease, LeaseLost)
+        held = self.held(lease, LeaseLost)
         held.fencing_token = self.token(name, lease)
         return held
 

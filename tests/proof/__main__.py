@@ -25,7 +25,7 @@ from . import export
 from .court import Run, drawn, record
 from .nemeses import PROMISES
 from .page import name, page, promises
-from .planted import FAULTS, plant
+from .planted import ALL, plant
 
 PAGE = Path(__file__).parents[2] / "docs" / "proof.md"
 PLANTING = 0.85
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not any(run.faults for run in runs if run.promise is promise):
             wrong.append(f"{name(promise)}: no fault was injected")
     if not given.only:
-        nowhere = set(FAULTS) - {one.fault for one in planted}
+        nowhere = set(ALL) - {one.fault for one in planted}
         wrong += [f"{fault}: there was no place for it" for fault in sorted(nowhere)]
     sys.stdout.writelines(f"- {what}\n" for what in wrong)
     sys.stdout.write(

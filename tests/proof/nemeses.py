@@ -11,6 +11,7 @@ from typing import Any
 
 from tests.peers.adapters import Ours
 
+from .deeds import RULES, Notes, Once, Ticks
 from .kinds import KINDS, Majority, WaitingMutex
 
 
@@ -123,6 +124,11 @@ LOSES = frozenset({"exclusive", "linearizable", "starved"})
 LASTS = frozenset({"linearizable", "starved", "left"})
 """A lock is refused although nobody holds it any more."""
 
+AGAIN = frozenset({"again"})
+
+FORGETS = frozenset({"exclusive", "again", "skipped", "inherited"})
+"""What is done is done again, and notes are lost."""
+
 NO_TOKEN = frozenset({"fence", "starved"})
 """What Redlock does not promise: it has no fencing token, and serves waiters in no order."""
 
@@ -148,10 +154,17 @@ PROMISES = (
     *(Promise(nemesis, Majority, NO_TOKEN, _TOKENS) for nemesis in PLAIN),
     Promise(EMPTY, Majority, LOSES | NO_TOKEN, "a server that forgets gives its vote twice"),
     Promise(OLD_FILE, Majority, LOSES | NO_TOKEN, _FILE),
+    *(Promise(nemesis, Once) for nemesis in (KILL, STOP)),
+    *(
+        Promise(nemesis, Once, AGAIN, "done again if Redis did not hear in time that it was done")
+        for nemesis in (LOSE, RESTART, PAUSE, TOGETHER)
+    ),
+    *(Promise(nemesis, kind) for kind in (Ticks, Notes) for nemesis in PLAIN),
+    *(Promise(EMPTY, kind, FORGETS, "what was done is forgotten") for kind in RULES),
 )
 
 NOT_RUN = {
     WaitingMutex: "refused with a `ValueError`",
-    Majority: "not run",
+    **dict.fromkeys((Majority, *RULES), "not run"),
 }
 """What the table says where there is no promise."""

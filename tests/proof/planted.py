@@ -10,13 +10,14 @@ import copy
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import pairwise, product
+from itertools import pairwise
 from typing import NamedTuple
 
 from tests.faults.torture.history import Attempt, History, Write
 from tests.peers.adapters import Peer
 
 from .court import Run, verdict
+from .deeds import Notes, Once, Ticks
 
 Kind = type[Peer]
 Fault = Callable[[History, random.Random, Kind], bool]
@@ -44,7 +45,12 @@ def plant(runs: Sequence[Run], seed: int) -> Iterator[Planted]:
     for run in sorted(runs, key=lambda run: -run.operations):
         if not run.plan.terms.lossy and not run.violations:
             smallest[run.promise.kind, run.plan.waits] = run
-    for (fault, change), run in product(FAULTS.items(), smallest.values()):
+    for run in smallest.values():
+        yield from _planted(run, seed)
+
+
+def _planted(run: Run, seed: int) -> Iterator[Planted]:
+    for fault, change in DEEDS.get(run.promise.kind, FAULTS).items():
         changed = copy.deepcopy(run.history)
         if change(changed, random.Random(f"{seed} {fault}"), run.promise.kind):
             yield Planted(fault, run.promise.kind, verdict(run.plan, changed).refused_by)
@@ -201,3 +207,33 @@ FAULTS: dict[str, Fault] = {
     "a stale write that is accepted": stale_write,
     "a waiter that is never served": never_served,
 }
+
+
+def done_twice(history: History, dice: random.Random, kind: Kind) -> bool:
+    """What is done is done once more, later."""
+    done = [one for one in history.attempts if one.release == "released"]
+    if done:
+        again = copy.copy(dice.choice(done))
+        later = 1 + history.attempts[-1].asked - again.asked
+        again.asked += later
+        again.answered, again.ends = (again.answered or 0) + later, again.ends + later
+        again.given, again.returned = (again.given or 0) + later, (again.returned or 0) + later
+        history.attempts.append(again)
+    return bool(done)
+
+
+def older_note(history: History, dice: random.Random, kind: Kind) -> bool:
+    """A holder finds a note that is not the last one."""
+    granted = sorted((one for one in history.attempts if one.granted), key=lambda one: one.token)
+    if len(granted) > 1:
+        dice.choice(granted[1:]).about["inherited"] = 1
+    return len(granted) > 1
+
+
+DEEDS: dict[Kind, dict[str, Fault]] = {
+    Once: {"a work that is done twice": done_twice},
+    Ticks: {"a tick that is run twice": done_twice},
+    Notes: {"a note that is not the last one": older_note},
+}
+"""Those of kinds that are more than a lock."""
+ALL = [*FAULTS, *(fault for faults in DEEDS.values() for fault in faults)]

@@ -11,6 +11,7 @@ from tests.faults.torture.arena import Plan
 from tests.faults.torture.story import Story
 from tests.peers.adapters import Ours
 from tests.proof.court import verdict
+from tests.proof.deeds import Notes, Once, Ticks
 from tests.proof.kinds import KINDS, Majority, Mutex, Places, ReadWrite
 from tests.proof.planted import FAULTS
 
@@ -251,3 +252,45 @@ HAS_NO_PLACE: dict[type[Ours], set[str]] = {
         "a stale write that is accepted",
     },
 }
+
+
+@pytest.mark.parametrize(
+    ("kind", "first", "second", "third"),
+    [
+        pytest.param(Once, {"item": 7}, {"item": 8}, {"item": 7}, id="once"),
+        pytest.param(
+            Ticks, {"item": ["a", 7]}, {"item": ["a", 8]}, {"item": ["a", 7]}, id="ticks"
+        ),
+        pytest.param(
+            Notes,
+            {"inherited": None, "noted": 5},
+            {"inherited": None, "noted": 6},
+            {"inherited": 6},
+            id="notes of one that ended",
+        ),
+    ],
+)
+def test_what_is_done_under_a_lock(
+    kind: type[Ours], first: object, second: object, third: object
+) -> None:
+    """A holds the lock, and B, and then C, who does again what A has done, or finds what B has
+    left behind although it came to its end."""
+    for abouts, judges in (((first, second), []), ((first, second, third), ["checker"])):
+        story = Story()
+        for at, who, about in zip((1, 4, 7), "ABC", abouts, strict=False):
+            story.grant(who, at + 1, asked=at, ends=at + 10)
+            story.event(at + 1.1, who, "noted", about=about)
+            story.release(who, at + 2, until=at + 2.1)
+        assert refused_by(story, kind) == judges
+
+
+def test_the_note_of_one_that_was_killed() -> None:
+    """The last one has to be found."""
+    for found, judges in ((5, []), (6, []), (4, ["checker"]), (None, ["checker"])):
+        story = Story()
+        story.grant("A", 2, asked=1, ends=12)
+        story.event(2.1, "A", "noted", about={"inherited": None, "noting": 6, "noted": 5})
+        story.event(3, "monkey", "kill", whom="A")
+        story.grant("B", 20, asked=19, ends=30)
+        story.event(20.1, "B", "noted", about={"inherited": found})
+        assert refused_by(story, Notes) == judges

@@ -61,6 +61,8 @@ class Plan:
     """What is done to the servers: the name of a method of a site (site.py)."""
     every: float = 0.6
     """Seconds between two outages, on average."""
+    doubles: bool = False
+    """Whether two may hold the lock at a time."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """`REDISLOCK` of the processes."""
     late: float = 0.0
@@ -80,7 +82,9 @@ class Plan:
     def terms(self) -> Terms:
         lossy = bool(self.lost or self.outage or self.peer.servers > 1)
         forgets = self.outage in FORGETS
-        return Terms(self.ttl, self.peer.places, lossy=lossy, forgets=forgets)
+        return Terms(
+            self.ttl, self.peer.places, lossy=lossy, doubles=self.doubles, forgets=forgets
+        )
 
     @property
     def faults(self) -> bool:

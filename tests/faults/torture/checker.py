@@ -80,8 +80,8 @@ def check(
 
     find("exclusive", overlaps(granted, terms.places))
     find("linearizable", linearize.violations(history.attempts, terms))
-    find("tokens", misordered(granted, terms.places))
-    find("fence", fence(history, verdict))
+    find("tokens", misordered(granted, terms))
+    find("fence", fence(history, terms, verdict))
     find("fair", unfair(granted, fair))
     find("starved", starved(history, granted, terms, processes, verdict))
     find("left", left(history))
@@ -103,7 +103,7 @@ def overlaps(granted: list[Attempt], places: int) -> Iterator[str]:
         holders.append(attempt)
 
 
-def surely_after(attempt: Attempt, other: Attempt) -> bool:
+def surely_after(attempt: Attempt, other: Attempt, terms: Terms) -> bool:
     """Whether `attempt` was granted after `other`, as far as the history can tell.
 
     Either it asked when the other one had its answer already. Or both were valid, and then one
@@ -113,10 +113,11 @@ def surely_after(attempt: Attempt, other: Attempt) -> bool:
     assert other.answered is not None
     if attempt.asked > other.answered:
         return True
-    return attempt.valid and other.valid and attempt.valid_from > other.valid_from
+    both = attempt.valid and other.valid and not terms.doubles
+    return both and attempt.valid_from > other.valid_from
 
 
-def misordered(granted: list[Attempt], places: int) -> Iterator[str]:
+def misordered(granted: list[Attempt], terms: Terms) -> Iterator[str]:
     """Tokens that do not grow in order of grant. `granted` is in order of `valid_from`."""
     fenced = [attempt for attempt in granted if attempt.token is not None]
     for before, after in pairwise(sorted(fenced, key=_token)):
@@ -125,7 +126,7 @@ def misordered(granted: list[Attempt], places: int) -> Iterator[str]:
     # Among those that were valid one after the other, the order is that of the answers; among
     # all, a request that came after an answer has the larger token.
     for before, after in pairwise([attempt for attempt in fenced if attempt.valid]):
-        alone = before.places + after.places > places
+        alone = before.places + after.places > terms.places and not terms.doubles
         if alone and _token(after) < _token(before):
             yield f"{after} was granted after {before} with a smaller token"
     newest: Attempt | None = None
@@ -144,7 +145,7 @@ def _token(attempt: Attempt) -> int:
     return attempt.token
 
 
-def fence(history: History, verdict: Verdict) -> Iterator[str]:
+def fence(history: History, terms: Terms, verdict: Verdict) -> Iterator[str]:
     """Stale writes that were accepted, and others that were refused.
 
     A write is stale when somebody who was granted the lock later has written already.
@@ -157,7 +158,7 @@ def fence(history: History, verdict: Verdict) -> Iterator[str]:
             (
                 other
                 for other in (latest_asked, latest_valid)
-                if other is not None and surely_after(other, attempt)
+                if other is not None and surely_after(other, attempt, terms)
             ),
             None,
         )
@@ -166,7 +167,7 @@ def fence(history: History, verdict: Verdict) -> Iterator[str]:
             if accepted:
                 verdict.stale_accepted += 1
                 yield f"{attempt} wrote after {later} had, and was accepted"
-        elif not accepted and all(surely_after(attempt, other) for other in wrote):
+        elif not accepted and all(surely_after(attempt, other, terms) for other in wrote):
             yield f"{attempt} was the newest to write, and was refused"
         if attempt not in wrote[-8:]:
             wrote.append(attempt)

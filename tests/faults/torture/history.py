@@ -69,6 +69,8 @@ class Terms:
     """For so long a lock may be promised to a waiter that was killed (lua/queue.lua)."""
     lossy: bool = False
     """Whether a process may not hear of what the server has done."""
+    doubles: bool = False
+    """Whether two may hold it at a time. Then grants and answers may have different orders."""
     forgets: bool = False
     """Whether the server may forget a release, and keep its lock until the lease ends."""
 
@@ -114,6 +116,8 @@ class Attempt:
     """When its process was killed, before it began to release."""
     stops: list[tuple[float, float]] = field(default_factory=list)
     """When its process was stopped, and went on."""
+    about: dict[str, Any] = field(default_factory=dict)
+    """What only its kind of lock has."""
 
     @property
     def granted(self) -> bool:
@@ -201,6 +205,8 @@ def build(events: Iterable[Event]) -> History:
     for event in events:
         who, what, at = event["who"], event["what"], event["at"]
         history.counts[what] = history.counts.get(what, 0) + 1
+        if what != "ask" and "about" in event:
+            latest[who].about |= event["about"]
         if what == "ask":
             attempt = Attempt(
                 who,
@@ -209,6 +215,7 @@ def build(events: Iterable[Event]) -> History:
                 patient=event["patient"],
                 waits=event["waits"],
                 places=event["places"],
+                about=event.get("about", {}),
             )
             attempts[who, attempt.number] = latest[who] = attempt
             history.attempts.append(attempt)

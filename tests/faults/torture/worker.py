@@ -92,6 +92,7 @@ class _Worker:
             patient=wait is None,
             waits=wait != 0,
             places=self._peer.modes[mode],
+            **self._peer.about(),
         )
         try:
             held = self._peer.acquire_as(mode, NAME, self._task.lease, wait)
@@ -106,6 +107,7 @@ class _Worker:
                     number=self._number,
                     token=held.fencing_token,
                     ends=held.ends(),
+                    **held.about(),
                 )
                 self._section(held)
                 return
@@ -116,6 +118,7 @@ class _Worker:
         """Write at the beginning and at the end, and never ask whether the lock is still ours:
         what comes late is for the register to refuse."""
         self._write(held)
+        held.work(self._journal.write)
         time.sleep(self._length())
         self._journal.write("step", ends=held.ends())
         self._write(held)
