@@ -38,7 +38,7 @@ PRODUCTS = (
             *("__init__", "base", "primitives", "transport", "settings", "signals"),
             *("lease", "locks", "cluster"),
         ),
-        10_165,
+        10_240,
     ),
     Product(
         "edges to Django",
@@ -51,12 +51,12 @@ PRODUCTS = (
         7_500,
     ),
     Product("periodic", ("periodic", "primitives/ledger"), 1_280),
-    Product("notes", ("lease/notes", "primitives/note"), 220),
+    Product("notes", ("lease/notes", "primitives/note"), 224),
     Product("leader", ("leader",), 210),
     Product(
         "tasks",
         ("tasks", "primitives/work", "inspection/tasks", "management/subcommands/tasks"),
-        1_520,
+        1_275,
     ),
     Product(
         "once in the transaction",
