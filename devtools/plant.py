@@ -634,6 +634,30 @@ FAULTS = [
         "tests/test_location.py -k cluster",
     ),
     Fault(
+        "connections: a client that fails over to another database is not refused",
+        'if any(".multidb." in base.__module__ for base in type(client).__mro__):',
+        "if False:",
+        "tests/test_client.py -k several_databases",
+    ),
+    Fault(
+        "connections: sentinels are asked for a cache that does not ask them",
+        "if not kind[1]:",
+        "if False:",
+        "tests/test_entries.py -k excludes",
+    ),
+    Fault(
+        "connections: TLS is that of a server of the primary's name",
+        'if address.scheme == "rediss":  # else the pool would take its class from the URL',
+        "if False:",
+        "tests/test_entries.py -k sentinels",
+    ),
+    Fault(
+        "command: where no Lua runs, requests are withdrawn, and no error says it",
+        "off = isinstance(error, ResponseError) and scripts.switched_off(text)",
+        "off = None",
+        "tests/faults/test_offerings.py -k no_scripts",
+    ),
+    Fault(
         "connections: no hint if a server has no such database",
         "if refused and any(said in text for said in _NO_DATABASE):",
         "if False:",

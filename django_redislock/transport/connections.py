@@ -32,7 +32,6 @@ from django.core.cache.backends.redis import RedisCache
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
 from redis import asyncio as aioredis
-from redis import sentinel
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.cluster import cleanup_kwargs
@@ -189,9 +188,7 @@ class PoolsOfAlias:
         connection_class = options.get("connection_class")
         if connection_class is not None:
             options["connection_class"] = _async_twin(self._using, connection_class)
-        if not self._factory.options.get("SENTINELS"):
-            return Multiplexed(aioredis.ConnectionPool.from_url(url, **options))
-        return Multiplexed(_sentinel_pool(aioredis.sentinel, url, self._factory.options, options))
+        return Multiplexed(_pool(aioredis, url, self._factory.options, options))
 
 
 _ASYNC_OPTIONS = signature(aioredis.connection.AbstractConnection.__init__).parameters
@@ -217,19 +214,23 @@ def _async_twin(using: str, connection_class: type) -> type:
     )
 
 
-def _sentinel_pool(of: Any, url: str, entry: dict[str, Any], options: dict[str, Any]) -> Any:
-    """Make the pool of `of`: redis.sentinel, or redis.asyncio.sentinel."""
+def _pool(
+    of: Any, url: str, entry: dict[str, Any], options: dict[str, Any], kind: Any = None
+) -> Any:
+    """Make a pool of `of`, which is redis or redis.asyncio: of a `kind`, or to the primary that
+    the sentinels of an entry name."""
+    if not entry.get("SENTINELS"):
+        return (kind or of.ConnectionPool).from_url(url, **options)
     address = urlsplit(url)
-    manager = of.Sentinel(
+    manager = of.sentinel.Sentinel(
         entry["SENTINELS"], sentinel_kwargs=entry.get("SENTINEL_KWARGS"), **options
     )
     if address.scheme == "rediss":  # else the pool would take its class from the URL
         options = {**options, "ssl": True}
-    return of.SentinelConnectionPool.from_url(
-        # Locks live on the primary, whether or not the URL asks for a replica.
-        address._replace(
-            scheme="redis", query=re.sub("is_master=[^&]*&?", "", address.query)
-        ).geturl(),
+    # Locks live on the primary, whether or not the URL asks for a replica.
+    query = re.sub("is_master=[^&]*&?", "", address.query)
+    return of.sentinel.SentinelConnectionPool.from_url(
+        address._replace(scheme="redis", query=query).geturl(),
         service_name=address.netloc.rpartition("@")[2].partition(":")[0],  # case counts
         sentinel_manager=manager,
         is_master=True,
@@ -245,16 +246,15 @@ class _Factory:
         self.routed = routed
         names = ("SENTINELS", "SENTINEL_KWARGS")
         self.options = {name: options.pop(name.lower(), None) for name in names}
-        self._pool_class = options.pop("pool_class", redis.ConnectionPool)
+        self._pool_class = options.pop("pool_class", None)
         self.pool_cls_kwargs = options
 
     def make_connection_params(self, url: str) -> dict[str, Any]:
         return {"url": url}
 
     def get_connection_pool(self, params: dict[str, Any]) -> Any:
-        if self.options["SENTINELS"]:
-            return _sentinel_pool(sentinel, params["url"], self.options, self.pool_cls_kwargs)
-        return self._pool_class.from_url(**params | self.pool_cls_kwargs)
+        url, kind = params["url"], self._pool_class
+        return _pool(redis, url, self.options, self.pool_cls_kwargs, kind)
 
 
 class PoolsOfClient:
@@ -286,13 +286,13 @@ class PoolsOfClient:
         host, port, path, db = (options.get(key) for key in ("host", "port", "path", "db"))
         sentinels: list[str] = []
         another: Callable[..., redis.ConnectionPool] = redis.ConnectionPool
-        if isinstance(pool, sentinel.SentinelConnectionPool):
+        if isinstance(pool, redis.sentinel.SentinelConnectionPool):
             host, port = pool.service_name, None
             for its in pool.sentinel_manager.sentinels:
                 to_it = its.connection_pool.connection_kwargs
                 sentinels.append(f"{to_it.get('host')}:{to_it.get('port')}")
             another = partial(
-                sentinel.SentinelConnectionPool,
+                redis.sentinel.SentinelConnectionPool,
                 pool.service_name,
                 pool.sentinel_manager,
                 is_master=pool.is_master,
