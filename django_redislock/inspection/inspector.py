@@ -252,13 +252,14 @@ class Inspector:
         only."""
         return find_out_slots(self._server, self._prefix)
 
-    def _scan(self, limit: int) -> list[str]:
-        """Return the names of keys that could be locks, among about `limit` keys."""
+    def _scan(self, limit: int, beside: str = "") -> list[str]:
+        """Return the names of keys that could be locks, or of keys beside them that match, among
+        about `limit` keys."""
         if self._cache_locks:
             return []
         names: dict[str, None] = {}
         looked = 0
-        pattern = f"{label.escaped(self._prefix)}:{{*}}"
+        pattern = f"{label.escaped(self._prefix)}:{{*}}{beside}"
         nodes = primaries(self._server.shared_pool())
         self.unasked = {}
         for pool in nodes:
@@ -271,7 +272,7 @@ class Inspector:
                     cursor, found = self._scan_on(pool, cursor, pattern)
                     looked += 1000
                     for key in found:
-                        its = self._keys_at(key)
+                        its = self._keys_at(key[: key.rindex(b"}") + 1])
                         if its is not None and its.name:
                             names[its.name] = None
                     if int(cursor) == 0:

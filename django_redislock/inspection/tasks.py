@@ -23,8 +23,9 @@ from ..primitives.keys import Keys
 from ..primitives.scripts import ask, instant, text, whole
 from ..settings import conf
 from ..settings.validators import validate_operator
-from ..transport.ports import SyncPort
+from ..transport.ports import SyncPort, find_out_slots
 from ..transport.server import server_of
+from .inspector import MOST_KEYS, Inspector
 from .reading import shared
 from .sheet import Column, Owner, Seconds
 from .words import Sentence, duration
@@ -180,10 +181,16 @@ def _time(value: Any) -> datetime | None:
 
 def names(using: str, most: int = MOST) -> list[TasksInfo]:
     """Return what there is of the names of which something waits, is parked or runs; of more than
-    `most`, of those that are noted for longest. A cluster has no list of them. Raises
-    `LockUnavailable`."""
-    port, keys = SyncPort(server_of(using)), work.keys_of(Keys.of(conf.prefix(), "-"), "")
+    `most`, of those that are noted for longest. A cluster has no list of them: its keys are
+    scanned. Raises `LockUnavailable`."""
+    server, prefix = server_of(using), conf.prefix()
+    port, keys = SyncPort(server), work.keys_of(Keys.of(prefix, "-"), "")
     found: dict[str, TasksInfo] = {}
+    if find_out_slots(server, prefix):
+        for name in Inspector(using)._scan(MOST_KEYS, ":[cmpr]*[^k]")[:most]:  # no clock
+            if (its := tasks_of(name, using)) and (its.items or its.lapsed):
+                found[name] = its
+        return [*found.values()]
 
     def read(answer: Any) -> int:
         now_us, number, *each = answer
