@@ -109,6 +109,7 @@ def started(request: pytest.FixtureRequest, broker: RedisServer) -> Iterator[Que
         request.getfixturevalue("backends")
     else:
         request.getfixturevalue("database")
+    queue.purge()  # of what another one with the same broker has left
     yield queue
     queue.stop()
 
