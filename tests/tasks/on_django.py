@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextvars import ContextVar
 from typing import Any
 
@@ -12,6 +13,8 @@ except ImportError:
     from django_tasks import task, task_backends
     from django_tasks.signals import task_started
 
+from django_redislock import current_lease
+from django_redislock.tasks import unique
 from tests.tasks.defining import define
 
 __all__ = ["task_backends"]
@@ -24,5 +27,18 @@ def started(task_result: Any, **_: Any) -> None:
 
 
 task_started.connect(started)
+
+leases: list[str] = []
+"""The names of those under which coroutines have run."""
+
+
+async def coroutine(pk: str) -> None:
+    await asyncio.sleep(0)
+    lease = current_lease()
+    assert lease is not None
+    leases.append(f"{lease.name} {lease.state}")
+
+
+coroutine = unique("coroutine:{pk}")(task(coroutine))
 
 globals().update(define(__name__, task, task, _id.get))

@@ -310,6 +310,22 @@ class TestDjangoTasks:
         assert [result.status for result in results] == ["SUCCESSFUL"] * 2
         assert not list(redis.scan_iter(match=f"redislock*{pk}*"))
 
+    def test_a_backend_that_defers_nothing(self, queue: Queue, pk: str, redis: Redis) -> None:
+        """A task that settles is refused, and has no name."""
+        task = queue.tasks.digest.using(backend="immediate")
+        with pytest.raises(TypeError, match="leave settle out, or use another backend"):
+            task.enqueue(pk)
+        assert not redis.exists(f"redislock:{{task:digest:{pk}}}:claim")
+
+    def test_a_coroutine_runs(self, queue: Any, pk: str) -> None:
+        """Under its lease, whoever calls it."""
+        from asgiref.sync import async_to_sync
+
+        task = queue.tasks.coroutine.using(backend="immediate")
+        results = [task.enqueue(pk), async_to_sync(task.aenqueue)(pk)]
+        assert [result.status for result in results] == ["SUCCESSFUL"] * 2
+        assert queue.tasks.leases == [f"task:coroutine:{pk} held"] * 2
+
     def test_a_coroutine_enqueues(self, queue: Queue, log: Log, pk: str) -> None:
         from asgiref.sync import async_to_sync
 

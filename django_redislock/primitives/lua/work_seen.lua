@@ -13,16 +13,16 @@ local function seen(name, most, lines)
   local function show(stage, id, left, record, weight)
     local own, at = id == claimed, redis.call('HGET', messages, since(id))
     shown[id] = true
-    found[#found + 1] = {
-      stage, id, at or own and queued or '', left or '', record or own and says or '', weight or 1, own and due or ''
-    }
+    local by, begins = record or own and says or '', own and due or ''
+    found[#found + 1] = {stage, id, at or own and queued or '', left or '', by, weight or 1, begins}
   end
   local live, dead = all_runs()
   for i = 1, math.min(#live, most) do
     local token, id, weight = unpack(live[i])
     show('running', id, ends_of(token) - millis, redis.call('HGET', holders, token), weight)
   end
-  local ends = redis.call('ZRANGE', sent, '(' .. integer(now), '+inf', 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')
+  local from = '(' .. integer(now)
+  local ends = redis.call('ZRANGE', sent, from, '+inf', 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')
   for i = 1, #ends, 2 do show('promoted', ends[i], (ends[i + 1] - now) / 1000) end
   for _, id in ipairs(redis.call('LRANGE', parked, 0, lines - 1)) do show('parked', id) end
   if claimed and not shown[claimed] then
