@@ -773,21 +773,21 @@ FAULTS = [
     ),
     Fault(
         "tasks: a confirmation does not compare",
-        "if redis.call('HGET', claim, 'id') ~= ARGV[2] then return 0 end",
-        "if false then return 0 end",
+        "local claimed = redis.call('HGET', claim, 'id') == id and 1 or 0",
+        "local claimed = 1",
         TASKS,
     ),
     Fault(
         "tasks: a call that could not be queued keeps its claim",
         "            with suppress(LockUnavailable):  # then it ends by itself\n"
-        '                run(work.confirm(self._port, self._keys, claimed, "", SHORT))\n'
+        '                self.named.confirm(claimed, "", SHORT)\n'
         "            raise",
         "            raise",
         TASKS,
     ),
     Fault(
         "tasks: a rollback keeps the claim",
-        "            self._dropped[id] = claim\n            self._wake.set()",
+        "            self._undone.append(undo)\n            self._wake.set()",
         "            pass",
         TASKS,
     ),
@@ -811,19 +811,19 @@ FAULTS = [
     ),
     Fault(
         "tasks: a promotion is not confirmed",
-        "            run(work.sent(SyncPort(named.plan.server), named.keys, one.id, id, lives))\n",
-        "",
+        "            named.confirm(id, new_id, self.queued_for)\n",
+        "            pass\n",
         TASKS,
     ),
     Fault(
         "tasks: a duplicate runs",
-        "if running(id) then\n  promote(limit)\n  return {3, promoted, healed}\nend\n",
+        "if select(3, all_runs())[id] then return answer(limit, {3, 0}) end\n",
         "",
         TASKS,
     ),
     Fault(
         "tasks: what was replaced runs",
-        "if redis.call('EXISTS', withdrawn) == 1 then",
+        "if redis.call('DEL', withdrawn) == 1 then",
         "if false then",
         TASKS,
     ),
@@ -835,8 +835,8 @@ FAULTS = [
     ),
     Fault(
         "tasks: the first call's arguments run",
-        "            self.args, self.kwargs = guarded.queue.load(guarded.task, start.latest)\n",
-        "            guarded.queue.load(guarded.task, start.latest)\n",
+        "                        args, kwargs = self.queue.load(self.task, its.latest)\n",
+        "                        self.queue.load(self.task, its.latest)\n",
         TASKS,
     ),
     Fault(
@@ -865,8 +865,8 @@ FAULTS = [
     ),
     Fault(
         "tasks: a retry has the name of its worker",
-        "                names = run(self._names(SyncPort, its, args, kwargs))\n",
-        "                names = [one.named(args, kwargs) for one in self.rules]\n",
+        "            names = names or self._names(its, args, kwargs)\n",
+        "            names = self._named(args, kwargs)\n",
         TASKS,
     ),
     Fault(
@@ -877,14 +877,14 @@ FAULTS = [
     ),
     Fault(
         "tasks: a message of an older process can't be seen",
-        "redis.call('HGET', messages, since(its)) or ''",
-        "redis.call('HGET', messages, since(its))",
+        "at or own and queued or ''",
+        "at or own and queued",
         "tests/tasks/test_operators.py -k without_a_time",
     ),
     Fault(
         "tasks: what is promoted is kept for good",
-        "if not redis.call('ZSCORE', sent, id) then return 0 end",
-        "if redis.call('ZREM', sent, id) == 0 then return 0 end",
+        "if not redis.call('ZSCORE', sent, id) then return claimed end",
+        "if redis.call('ZREM', sent, id) == 0 then return claimed end",
         TASKS,
     ),
     Fault(
@@ -895,8 +895,8 @@ FAULTS = [
     ),
     Fault(
         "tasks: killed tasks that are sent again are not seen",
-        "again = again + redis.call('HEXISTS', messages, its[2])",
-        "again = again + 0",
+        "again = again - 1 + redis.call('HEXISTS', messages, its[2])",
+        "again = again - 1",
         "tests/test_doctor.py -k 'W114'",
     ),
     Fault(
@@ -913,13 +913,27 @@ FAULTS = [
     ),
     Fault(
         "tasks: the worker's own name counts",
-        "        if noted is not None:\n"
-        "            with suppress(ValueError, TypeError):\n"
-        "                said",
-        "        if False:\n"
-        "            with suppress(ValueError, TypeError):\n"
-        "                said",
+        "        return self.of(noted) or self._named(args, kwargs)\n",
+        "        return self._named(args, kwargs)\n",
         TASKS,
+    ),
+    Fault(
+        "tasks: a promoted message keeps its old id at its other name",
+        "        for named in names:\n            named.confirm(id",
+        "        for named in names[:1]:\n            named.confirm(id",
+        TASKS,
+    ),
+    Fault(
+        "tasks: a retry of RQ leaves its name",
+        "if job.retries_left and",
+        "if False and",
+        "tests/tasks/test_unique.py -k retry_of_rq",
+    ),
+    Fault(
+        "tasks: RQ without a worker keeps a name for no retry",
+        ' and job.worker_name != "sync"',
+        "",
+        "tests/tasks/test_unique.py -k retry_of_rq",
     ),
     # Redis is away.
     Fault(

@@ -56,7 +56,7 @@ PRODUCTS = (
     Product(
         "tasks",
         ("tasks", "primitives/work", "inspection/tasks", "management/subcommands/tasks"),
-        1_275,
+        1_280,
     ),
     Product(
         "once in the transaction",
