@@ -264,7 +264,9 @@ class Outages:
         while not any(event["what"] == "granted" for event in self._reader.news()):
             if self._enough.wait(0.01):
                 return  # they did not come so far
-        while not self._enough.wait(self._dice.uniform(0.5, 1.5) * self._plan.every):
+        pause = self._dice.uniform(0.0, 0.5)  # a busy machine has taken its time until here
+        while not self._enough.wait(pause * self._plan.every):
+            pause = self._dice.uniform(0.5, 1.5)
             self._journal.write(self._plan.outage)
             getattr(self._site, self._plan.outage)(self._enough)
             if self._site.once:
