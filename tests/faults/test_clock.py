@@ -19,31 +19,21 @@ from devtools.redis_server import RedisServer, RedisServerError, find_server
 from django_redislock import LeaseLost, LeaseState, redis_lock
 from tests.caches import caches, entry
 from tests.contract.api import Api
+from tests.faults.torture.site import LIBFAKETIME, faked
 from tests.faults.waiters import LOCK, NAME, Line, renew_now
 from tests.waiting import PATIENCE, eventually
 
 JUMP = 60.0
 TTL = 30.0
 
-LIBRARIES = "*/faketime/libfaketimeMT.so.1"
-
 
 class Clock:
     """The clock of a Redis server of our own."""
 
-    def __init__(self, directory: Path, library: Path) -> None:
+    def __init__(self, directory: Path) -> None:
         self._offset = directory / "offset"
         self._write(0)
-        self.server = RedisServer(
-            env={
-                # The C library first, so that its malloc() is used: jemalloc's asks for the time
-                # before libfaketime is ready to tell it.
-                "LD_PRELOAD": f"{library}:libc.so.6",
-                "FAKETIME_TIMESTAMP_FILE": str(self._offset),
-                "FAKETIME_NO_CACHE": "1",
-                "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-            }
-        )
+        self.server = RedisServer(env=faked(self._offset))
         self.server.start()
         self.redis = Redis.from_url(self.server.url)
 
@@ -69,11 +59,10 @@ class Clock:
 def shared_clock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clock]:
     if find_server().url is not None:
         pytest.skip("needs a server of its own to harm")
-    library = next(Path("/usr/lib").glob(LIBRARIES), None)
-    if library is None:
+    if LIBFAKETIME is None:
         missing("there is no libfaketime")
     try:
-        clock = Clock(tmp_path_factory.mktemp("clock"), library)
+        clock = Clock(tmp_path_factory.mktemp("clock"))
     except RedisServerError as error:
         missing(f"the server does not start with libfaketime: {error}")
     try:

@@ -25,6 +25,19 @@ JUMP = 0.5
 LIBFAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
 
 
+def faked(offset: Path) -> dict[str, str]:
+    """Return the environment of a process whose clock is ahead by what a file says."""
+    assert LIBFAKETIME is not None
+    return {
+        # The C library first, so that its malloc() is used: jemalloc's asks for the time before
+        # libfaketime is ready to tell it.
+        "LD_PRELOAD": f"{LIBFAKETIME}:libc.so.6",
+        "FAKETIME_TIMESTAMP_FILE": str(offset),
+        "FAKETIME_NO_CACHE": "1",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+    }
+
+
 class Site:
     """Some servers that know nothing of each other."""
 
@@ -108,17 +121,10 @@ class Shifted(Site):
     """A server whose clock is set, by libfaketime."""
 
     def start(self, started: ExitStack) -> None:
-        assert LIBFAKETIME is not None
         self._offset = self._directory / "offset"
         self._set(0.0)
-        env = {
-            # The C library first: jemalloc asks for the time before libfaketime is ready.
-            "LD_PRELOAD": f"{LIBFAKETIME}:libc.so.6",
-            "FAKETIME_TIMESTAMP_FILE": str(self._offset),
-            "FAKETIME_NO_CACHE": "1",
-            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-        }
-        self.primaries = [started.enter_context(RedisServer(tcp_port=0, env=env))]
+        server = RedisServer(tcp_port=0, env=faked(self._offset))
+        self.primaries = [started.enter_context(server)]
         self.url = _url(self.primaries[0])
 
     def clock_forward(self, enough: threading.Event) -> None:
