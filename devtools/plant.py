@@ -760,6 +760,18 @@ FAULTS = [
         NOTES,
     ),
     Fault(
+        "notes: whoever lost the permit of a task writes one",
+        "held, value = type(ends) == 'string' and tonumber(ends) > now / 1000, false",
+        "held, value = type(ends) == 'string', false",
+        "tests/tasks/test_rules.py -k lost_its_permit",
+    ),
+    Fault(
+        "notes: the end of a task leaves it",
+        "if ARGV[5] == '1' then redis.call('DEL', noted) end",
+        "if ARGV[5] == '2' then redis.call('DEL', noted) end",
+        "tests/tasks/test_rules.py -k TestNotes",
+    ),
+    Fault(
         "notes: a job that fails ends its work",
         "            lease._lifetime.notes.failed = True\n",
         "            pass\n",

@@ -37,11 +37,12 @@ class Notes:
     """The notes of one lease."""
 
     def __init__(self, claim: Claim, policy: Policy) -> None:
-        its = claim.primitive
-        if (its is not mutex and its is not TOGETHER) or len(claim.names) > 1:
+        its: Any = claim.primitive
+        alone = its is mutex or its is TOGETHER or (its.kind == "task" and its.limit == 1)
+        if not alone or len(claim.names) > 1:
             raise TypeError(
                 f"the lease on {claim.keys.name!r} has no notes: they are for redis_lock(…), for "
-                f"a LockedCommand and for periodic jobs"
+                f"a LockedCommand, for periodic jobs and for tasks of which one runs at a time"
             )
         claim.short = False  # its release has more to do
         self._claim, self._policy = claim, policy

@@ -149,7 +149,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "timestamp_extend": _TIMESTAMP,
     "timestamp_holder": _TIMESTAMP,
     "timestamp_release": _TIMESTAMP,
-    "work_begin": _WORK,
+    "work_begin": (*_WORK, "note"),
     "work_claim": _WORK,
     "work_confirm": ("clock",),
     "work_end": _WORK,

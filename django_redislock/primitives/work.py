@@ -97,7 +97,7 @@ def keys_of(keys: Keys, token: str) -> list[str]:
     """Return KEYS in the order of lua/work.lua."""
     beside = ("claim", "parked", "sent", "messages", "runs", "begun")
     more = [f"{keys.lock}:{what}" for what in beside]
-    return [*keys.permits(token), *more, keys.tasks]
+    return [*keys.permits(token), *more, keys.tasks, keys.note]
 
 
 class Work:
@@ -148,8 +148,8 @@ class Work:
             match self._rest(answer):
                 case [-2, kind]:
                     raise queued.another_kind(its.name, claim, text(kind).decode())
-                case [1, acquired_us, fence, latest]:
-                    self.latest = maybe(latest)
+                case [1, acquired_us, fence, latest, note]:
+                    self.latest, claim.found = maybe(latest), maybe(note)
                     return Grant(whole(fence), instant(acquired_us), sent)
                 case [code, ms]:
                     return NotBegun(its.name, _WHY[code], whole(ms) / 1000)
@@ -215,15 +215,17 @@ class Work:
         return await queued.release(port, claim, self._give_back)
 
     async def _give_back(self, port: Port, claim: Claim) -> Refusal | None:
-        held, _ = await self._end(port, claim.keys, claim.token, self.id)
+        held, _ = await self._end(port, claim.keys, claim.token, self.id, int(claim.forgets))
         return None if held else Refusal(None, None)
 
-    async def _end(self, port: Scripts, keys: Keys, word: str, id: str) -> tuple[bool, int]:
+    async def _end(
+        self, port: Scripts, keys: Keys, word: str, id: str, forgets: int = 0
+    ) -> tuple[bool, int]:
         def read(answer: Any) -> tuple[bool, int]:
             held, left = self._rest(answer)
             return flag(held), whole(left)
 
-        args: list[Word] = [word, id, self.limit, keys.name]
+        args: list[Word] = [word, id, self.limit, keys.name, forgets]
         return await ask(port, read, "work_end", keys_of(keys, word), args)
 
     def _rest(self, answer: Any) -> list[Any]:

@@ -19,7 +19,7 @@ from ..base import label, tokens
 from ..base.callables import written
 from ..base.exceptions import LockUnavailable
 from ..base.label import dotted_path
-from ..lease import claims
+from ..lease import claims, notes
 from ..lease.holds import Hold
 from ..lease.lease import Lease
 from ..lease.lock import call
@@ -242,6 +242,7 @@ class Guarded:
         claim = Claim(named.keys, tokens.new(), plan.ttl, label.owner(me), text, named.work)
 
         def hold(grant: Grant) -> None:
+            notes.refuse_poisoned(claim, plan.policy)
             stack.enter_context(Lease(plan.server, claim, grant, plan.policy, Hold(me)))
 
         port = SyncPort(plan.server, terms=plan.terms)

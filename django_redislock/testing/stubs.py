@@ -303,7 +303,7 @@ _EMPTY: dict[str, Any] = {
     "permits_holders": [_NOW],
     "record_set record_delete": 0,
     "work_claim": [1, [], 0],
-    "work_begin": [1, _NOW, _FENCE, None, [], 0],
+    "work_begin": [1, _NOW, _FENCE, None, None, [], 0],
     "work_end": [1, 0, [], 0],
     "mutex_clear work_confirm work_sent": 1,
     "mutex_note permits_downgrade record_write": [1],

@@ -33,7 +33,7 @@ def claimed(redis: Redis) -> set[str]:
 
 
 def run(number: int, page: str = "docs/tasks.md") -> dict[str, object]:
-    world: dict[str, object] = {"__name__": f"shop_tasks_{number}", "shared_task": shared_task}
+    world = {"__name__": f"shop_tasks_{number}", "shared_task": shared_task, "unique": unique}
     exec(examples(page)[number], world)
     return world
 
@@ -54,8 +54,23 @@ def test_a_limit(app: celery.Celery, redis: Redis) -> None:
     assert claimed(redis) == set()
 
 
+def test_a_note(app: celery.Celery) -> None:
+    """The second run goes on where the first one has failed."""
+    world, printed = run(2), []
+
+    def fail_once(square: int) -> None:
+        printed.append(square)
+        if printed == [1, 4]:
+            raise ZeroDivisionError
+
+    world["print"] = fail_once
+    for _ in range(2):
+        world["squares"].apply(args=[3])  # type: ignore[attr-defined]
+    assert printed == [1, 4, 4, 9]
+
+
 def test_each_example_is_run_here() -> None:
-    assert len(examples("docs/tasks.md")) == 2
+    assert len(examples("docs/tasks.md")) == 3
 
 
 def test_the_readme(app: celery.Celery, redis: Redis) -> None:

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import Context
+from io import StringIO
 from itertools import count
 from typing import Any
 
 import pytest
+from django.core.management import call_command
 from django.db import transaction
 from django.test import override_settings
 from redis import Redis
 
 from devtools.redis_server import RedisServer
-from django_redislock import LockUnavailable, Semaphore, current_lease, redis_lock
+from django_redislock import (
+    LeaseLost,
+    LockUnavailable,
+    Semaphore,
+    TooManyResumptions,
+    current_lease,
+    redis_lock,
+)
 from django_redislock.inspection.tasks import names, tasks
 from django_redislock.tasks import TaskConflict, TaskEvent, guarded, limited, task_event, unique
 from tests.tasks.by_hand import Handle, Task, task
@@ -22,6 +32,7 @@ from tests.waiting import eventually
 
 NAME = "task:reindex:7"
 CLAIM = f"redislock:{{{NAME}}}:claim"
+NOTE = f"redislock:{{{NAME}}}:note"
 
 Done = list[Any]
 
@@ -875,3 +886,96 @@ def test_what_people_see(reindex: Task, done: Done, redis: Redis) -> None:
     _hold(reindex, done, inside)
     reindex.backlog.work()
     assert names("default") == []
+
+
+# Notes.
+
+
+class TestNotes:
+    """A run of a task that is `unique` goes on where the one before it was."""
+
+    @pytest.fixture
+    def seen(self) -> list[tuple[Any, int]]:
+        """What each run has inherited, and how many have in a row."""
+        return []
+
+    @pytest.fixture
+    def ends(self, reindex: Task, seen: list[tuple[Any, int]]) -> list[Callable[[Any], object]]:
+        """How the next runs end, after each has noted where it is."""
+        ends: list[Callable[[Any], object]] = []
+
+        def work(pk: int) -> None:
+            lease: Any = current_lease()
+            seen.append((lease.inherited, lease.resumptions))
+            lease.checkpoint(cursor=len(seen))
+            ends.pop(0)(lease)
+
+        reindex.function = work
+        return ends
+
+    @staticmethod
+    def fail(_: object) -> None:
+        raise ZeroDivisionError
+
+    def test_after_a_failure(self, reindex: Task, ends: Any, seen: Any, redis: Redis) -> None:
+        """The note is inherited until a run comes to its end, also by a run of another call."""
+        unique("reindex:{pk}")(reindex)
+        ends += [self.fail, self.fail, repr, repr]
+        for _ in range(4):
+            reindex.enqueue(7)
+            with suppress(ZeroDivisionError):
+                reindex.backlog.work()
+        assert seen == [(None, 0), ({"cursor": 1}, 1), ({"cursor": 2}, 2), (None, 0)]
+        assert not redis.exists(NOTE)
+
+    def test_after_a_kill(self, reindex: Task, ends: Any, seen: Any, redis: Redis) -> None:
+        """Its permit has ended by itself."""
+        unique("reindex:{pk}")(reindex)
+
+        def killed(lease: Any) -> None:
+            redis.zadd(f"redislock:{{{NAME}}}", {lease.token: 1})
+
+        ends += [killed, repr]
+        for _ in range(2):
+            reindex.enqueue(7)
+            with suppress(LeaseLost):
+                reindex.backlog.work()
+        assert seen == [(None, 0), ({"cursor": 1}, 1)]
+        assert not redis.exists(NOTE)
+
+    def test_whoever_lost_its_permit_writes_none(self, reindex: Task, redis: Redis) -> None:
+        unique("reindex:{pk}")(reindex)
+
+        def work(pk: int) -> None:
+            lease: Any = current_lease()
+            redis.zadd(f"redislock:{{{NAME}}}", {lease.token: 1})
+            with pytest.raises(LeaseLost):
+                lease.checkpoint(cursor=1)
+
+        reindex.function = work
+        reindex.enqueue(7)
+        with pytest.raises(LeaseLost):
+            reindex.backlog.work()
+        assert not redis.exists(NOTE)
+
+    def test_too_many_resumptions(self, reindex: Task, ends: Any, seen: Any) -> None:
+        """A row that kills each run does not do so for ever."""
+        unique("reindex:{pk}")(reindex)
+        ends += [self.fail] * 3
+        with override_settings(REDISLOCK={"LOCKS": {"task:*": {"MAX_RESUMPTIONS": 1}}}):
+            for raised in (ZeroDivisionError, ZeroDivisionError, TooManyResumptions):
+                reindex.enqueue(7)
+                with pytest.raises(raised):
+                    reindex.backlog.work()
+            call_command("redislock", "forget-note", "--yes", NAME, stdout=StringIO())
+            reindex.enqueue(7)
+            with pytest.raises(ZeroDivisionError):
+                reindex.backlog.work()
+        assert seen == [(None, 0), ({"cursor": 1}, 1), (None, 0)]
+
+    def test_several_run_at_a_time(self, reindex: Task, ends: Any) -> None:
+        """It would not be clear whose note it is."""
+        limited("reindex:{pk}", 2)(reindex)
+        reindex.enqueue(7)
+        with pytest.raises(TypeError, match="one runs at a time"):
+            reindex.backlog.work()

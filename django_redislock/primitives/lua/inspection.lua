@@ -42,7 +42,7 @@ local function seen(its, index, most, suspect)
   end
   local key, waiters = broken(its, index)[1] or '', redis.pcall('ZCARD', its[2])
   if type(waiters) ~= 'number' then waiters = 0 end
-  local note = plain and redis.pcall('GETRANGE', its[8], 0, 149) or ''
+  local note = redis.pcall('GETRANGE', its[8], 0, 149)
   if type(note) ~= 'string' then note = '' end
   if key == '' and (not value or plain and waiters == 0 and note == '') then return {value, pttl} end
   return {value, pttl, waiters, each and each[1] or value and 1 or 0, key, note, unpack(each or {}, 2)}

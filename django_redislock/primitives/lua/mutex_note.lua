@@ -1,4 +1,5 @@
--- Write a note of the holder. Idempotent, and a write that comes late changes nothing.
+-- Write a note of the holder of a mutex, or of a task that runs alone. Idempotent, and a late write changes
+-- nothing.
 --
 -- KEYS     1 lock  2 gone  3 note  (as in locks.lua and note.lua)
 -- ARGV     1 token        the answer begins with it
@@ -8,12 +9,17 @@
 --          5 ttl          ms
 -- Returns  {1}                 done
 --          {0, value, gone}    not held: who holds the lock, what was written of our token
--- luacheck: read globals now integer look token_of
+-- luacheck: read globals now integer look token_of NO_STRING
 
 local lock, gone, note = KEYS[1], KEYS[2], KEYS[3]
 local token, turn = ARGV[1], ARGV[3]
 local value = look(lock)
-if token_of(value) ~= token then return {0, value, redis.call('GET', gone)} end
+local held = token_of(value) == token
+if value == NO_STRING then
+  local ends = redis.pcall('ZSCORE', lock, token)
+  held, value = type(ends) == 'string' and tonumber(ends) > now / 1000, false
+end
+if not held then return {0, value, redis.call('GET', gone)} end
 local by, _, before = string.match(redis.call('GETRANGE', note, 0, 99), '^(%w*)|(%d+)|(%d+)|')
 if by ~= token or tonumber(before) < tonumber(turn) then
   redis.call('SET', note, table.concat({token, ARGV[2], turn, integer(now), ARGV[4]}, '|'), 'PX', ARGV[5])

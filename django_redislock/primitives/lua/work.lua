@@ -18,13 +18,16 @@
 --                            that message
 --        15 names    zset    name of tasks → when anything of it ends at the latest, ms. On a cluster it
 --                            is the key of the lock, and nothing is listed
+--        16 noted    string  as in note.lua
 --
 -- Gives  claim, parked, sent, messages, runs, TICKET, LASTS, SENDING, since, weight_of, all_runs, taken,
 --        heal, unnamed, note, answer
 -- luacheck: read globals now integer lock millis ends_of MOST
+-- luacheck: globals noted
 
 local claim, parked, sent, messages, runs = KEYS[9], KEYS[10], KEYS[11], KEYS[12], KEYS[13]
 local names = KEYS[15]
+noted = KEYS[16]
 
 -- Begins an id that stands for one that the queue has not given yet.
 local TICKET = '?'

@@ -1,7 +1,7 @@
 -- Begin a task that a worker was given, or park it. Idempotent: sent again with the same token, it finds
 -- its run.
 --
--- KEYS     as in work.lua; then 16 withdrawn  string  of this id: the message was replaced
+-- KEYS     as in work.lua; then 17 withdrawn  string  of this id: the message was replaced
 -- ARGV     1 as in lock.lua
 --          2 ttl      ms
 --          3 says     owner|label; the owner has no "|"
@@ -13,8 +13,9 @@
 --          9 recover  1: the message is kept until the end of the run. Else 0.
 --          10 name    for lists
 -- Returns  each with promoted and healed at its end:
---          {1, acquired at µs, fencing token, message or false}  it runs; with the arguments of the last
---                        call, if there were several
+--          {1, acquired at µs, fencing token, message or false, note or false}  it runs; with the
+--                        arguments of the last call, if there were several, and the note that it takes
+--                        over, if one runs at a time
 --          {2, 0}        it was parked; or it waits until it can be tried again
 --          {3, 0}        another delivery of this message runs
 --          {4, 0}        it was replaced, and must not run
@@ -22,18 +23,20 @@
 --          {-2, kind}    the name is held as another kind of lock
 -- luacheck: read globals now integer token holders expire ends_of grant claim parked sent messages runs
 -- luacheck: read globals TICKET LASTS SENDING taken heal all_runs unnamed note answer
--- luacheck: read globals weight_of held_as differs since
+-- luacheck: read globals weight_of held_as differs since inherited
 
 local ttl, says, id = tonumber(ARGV[2]), ARGV[3], ARGV[4]
 local limit, weight, mark, message = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7], ARGV[8]
-local begun, withdrawn = KEYS[14], KEYS[16]
+local begun, withdrawn = KEYS[14], KEYS[17]
 local text = weight .. mark .. message
+local function found() return limit == 1 and inherited() or false end
 
 expire()
 if ends_of(token) then
   local fence, at = string.match(redis.call('HGET', holders, token) or '', '^%w+[|+?](%d+)|(%d*)')
   if fence then
-    return answer(limit, {1, at == '' and fence or at, fence, redis.call('HGET', messages, token)})
+    local latest, acquired = redis.call('HGET', messages, token), at == '' and fence or at
+    return answer(limit, {1, acquired, fence, latest, found()})
   end
 end
 local held = held_as()
@@ -68,7 +71,7 @@ if first and (others == 0 or others + weight <= limit) then
   end
   redis.call('HSET', runs, token, weight .. '|' .. id)
   local fence = grant(token, ttl, ttl, says .. '\ttask|' .. ARGV[5], '|')
-  return answer(limit, {1, integer(now), fence, latest})
+  return answer(limit, {1, integer(now), fence, latest, found()})
 end
 
 if own then

@@ -1,7 +1,7 @@
 -- Claim the name for a task that is to wait in the queue. Idempotent: sent again with the same id, it
 -- finds its claim.
 --
--- KEYS     as in work.lua; then 16 withdrawn  string  of the id in ARGV 8
+-- KEYS     as in work.lua; then 17 withdrawn  string  of the id in ARGV 8
 -- ARGV     1 the word that the answer begins with
 --          2 id       of the message, or a ticket until the queue has given one
 --          3 says     owner|label
@@ -20,7 +20,7 @@
 
 local id, says, lives, message, over = ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[6], ARGV[8]
 local settle_ms, at_most = string.match(ARGV[7], '^(%d+)|(%d+)$')
-local limit, withdrawn = tonumber(ARGV[10]), KEYS[16]
+local limit, withdrawn = tonumber(ARGV[10]), KEYS[17]
 
 local function due(first)
   local time = now + settle_ms * 1000

@@ -6,9 +6,10 @@
 --          2 id     of the message; "": none
 --          3 limit
 --          4 name   for lists
+--          5 forgets  1: the work is done, and its note is removed
 -- Returns  {1 it was held, else 0; how many are parked; promoted; healed}
 -- luacheck: read globals lock token foreign ends_of past drop expire settle mark_of
--- luacheck: read globals claim parked sent messages runs names since heal answer
+-- luacheck: read globals claim parked sent messages runs names since heal answer noted
 
 local id, limit = ARGV[2], tonumber(ARGV[3])
 
@@ -20,6 +21,7 @@ if held then
   local listed = record and mark_of(record) ~= '|'
   if listed then past(record, 'released') end
   settle(listed)
+  if ARGV[5] == '1' then redis.call('DEL', noted) end
 end
 redis.call('HDEL', runs, token)
 -- If its lease had ended, it may be parked again: without its text, it is passed over.
