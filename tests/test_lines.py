@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -492,3 +493,34 @@ def test_with_a_cache_of_answers(redis_server: RedisServer) -> None:
     options = {"protocol": 3, "cache_config": cache.CacheConfig(), **without_notifications()}
     with override_settings(CACHES=entry(url, **options)):
         asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("MOVED 3999 127.0.0.1:6381", redis.exceptions.MovedError),
+        ("ASK 3999 127.0.0.1:6381", redis.exceptions.AskError),
+        ("CLUSTERDOWN The cluster is down", redis.exceptions.ClusterDownError),
+        (
+            "CROSSSLOT Keys in request don't hash to the same slot",
+            redis.exceptions.ClusterCrossSlotError,
+        ),
+        ("MASTERDOWN Link with MASTER is down", redis.exceptions.MasterDownError),
+        (
+            "TRYAGAIN Multiple keys request during rehashing of slot",
+            redis.exceptions.TryAgainError,
+        ),
+    ],
+)
+@pytest.mark.parametrize("knows", [True, False])
+def test_errors_of_a_cluster(
+    text: str, kind: type[Exception], knows: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where redis-py's parser does not know them, as that of redis-py 5."""
+    if not knows:
+        parser = SimpleNamespace(parse_error=redis.ResponseError)
+        monkeypatch.setattr(protocol, "DefaultParser", parser)
+    error = protocol._error(text)
+    assert type(error) is kind
+    if isinstance(error, redis.exceptions.AskError):
+        assert (error.host, error.port) == ("127.0.0.1", 6381)

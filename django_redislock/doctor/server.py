@@ -36,6 +36,7 @@ from ..transport import connections
 from ..transport.command import primaries
 from ..transport.inbox import INVALIDATED
 from ..transport.ports import SyncPort, find_out_slots
+from ..transport.protocol import known
 from ..transport.server import Server, server_of
 from . import vendors
 from .caches import hosts_of
@@ -175,9 +176,9 @@ def _send(client: redis.Redis, prefix: str, how: str) -> str:
         try:
             answer = client.eval(script, 1, f"{tag}:-", f"{prefix}:inbox:-", f"{tag}:inbox:-")
             return _text_of(answer)
-        except (AskError, ClusterDownError, TryAgainError):
-            continue  # nobody has the slot here and now
         except ResponseError as error:
+            if isinstance(known(error), AskError | ClusterDownError | TryAgainError):
+                continue  # nobody has the slot here and now
             # If no script runs, `refused` says so.
             return "" if scripts.switched_off(_text_of(error)) else _text_of(error)
     return ""
@@ -382,8 +383,11 @@ class _Asking:
         with self._perhaps("what is counted"):
             for what in COUNTED:
                 key = counter(Keys.of(prefix, "-").index, what)
-                with suppress(MovedError):  # another node of the cluster has this one
+                try:
                     counted[what] = self._client.get(key)
+                except ResponseError as error:
+                    if not isinstance(known(error), MovedError):  # another node has this one
+                        raise
         facts.missed_wakeups = label.number(counted["missed_wakeups"]) or 0
         facts.unreadable_clocks = label.number(counted[fence.COUNTER]) or 0
         if thorough:
@@ -425,7 +429,7 @@ class _Asking:
         for number in range(SLOTS_LOOKED_AT):
             pipeline.pttl(f"{prefix}:slot:{{{number}}}")
         answers = pipeline.execute(raise_on_error=False)
-        return not any(isinstance(one, AskError | ClusterDownError) for one in answers)
+        return not any(isinstance(known(one), AskError | ClusterDownError) for one in answers)
 
     @contextmanager
     def _perhaps(self, what: str) -> Iterator[list[ResponseError]]:

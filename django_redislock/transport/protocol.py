@@ -7,14 +7,25 @@ connections whose answers are not read by redis-py.
 from __future__ import annotations
 
 import re
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
 import redis
 from redis.asyncio.connection import DefaultParser
-from redis.exceptions import InvalidResponse, ReadOnlyError, RedisError, ResponseError
+from redis.exceptions import (
+    AskError,
+    ClusterCrossSlotError,
+    ClusterDownError,
+    InvalidResponse,
+    MasterDownError,
+    MovedError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+    TryAgainError,
+)
 
 from ..base.tokens import Secret
 from ..primitives.contract import Word
@@ -178,10 +189,31 @@ def _size(text: bytes) -> int:
     return int(text)
 
 
+_OF_CLUSTERS: Mapping[str, Callable[[str], Exception]] = {
+    "ASK": AskError,
+    "CLUSTERDOWN": ClusterDownError,
+    "CROSSSLOT": ClusterCrossSlotError,
+    "MASTERDOWN": MasterDownError,
+    "MOVED": MovedError,
+    "TRYAGAIN": TryAgainError,
+}
+"""The errors of a cluster, by their first word. The parser of redis-py 5 does not know them."""
+
+
+def known(error: Exception) -> Exception:
+    """Return an error of Redis as all versions of redis-py have it."""
+    word, _, rest = str(error).partition(" ")
+    return (
+        _OF_CLUSTERS[word](rest)
+        if type(error) is ResponseError and word in _OF_CLUSTERS
+        else error
+    )
+
+
 def _error(text: str) -> Exception:
     """Return the exception that redis-py has for an error of Redis."""
     try:
-        error: Exception = DefaultParser.parse_error(text)  # type: ignore[no-untyped-call]
+        error = known(DefaultParser.parse_error(text))  # type: ignore[no-untyped-call]
     except ValueError:  # MOVED without an address
         return InvalidResponse(text)
     # Redis 6.2 wraps the errors of a script's commands into a sentence about the script.
