@@ -50,10 +50,13 @@ class Setup:
     mishaps: int
     liveness: bool = False
     fault: str = ""
+    loss: bool = False
+    """The server may lose its data, and locks wait after that."""
 
     def __str__(self) -> str:
         words = [f"{self.clients} clients", f"{self.mishaps} mishap" + "s" * (self.mishaps != 1)]
-        return ", ".join(words + ["liveness"] * self.liveness + [self.fault] * bool(self.fault))
+        words += ["liveness"] * self.liveness + ["lost data"] * self.loss
+        return ", ".join(words + [self.fault] * bool(self.fault))
 
     @property
     def macros(self) -> list[str]:
@@ -61,11 +64,15 @@ class Setup:
             f"-DCLIENTS={self.clients}",
             f"-DMISHAPS={self.mishaps}",
             *["-DLIVENESS"] * self.liveness,
+            *["-DLOSS"] * self.loss,
             *[f"-DFAULT_{self.fault}"] * bool(self.fault),
         ]
 
 
-DEFAULT = (Setup(3, 1), Setup(2, 2), Setup(3, 0, liveness=True), Setup(2, 1, liveness=True))
+DEFAULT = (
+    *(Setup(3, 1), Setup(2, 2), Setup(2, 2, loss=True)),
+    *(Setup(3, 0, liveness=True), Setup(2, 1, liveness=True)),
+)
 LARGER = (Setup(2, 3), Setup(3, 2), Setup(2, 3, liveness=True), Setup(3, 1, liveness=True))
 
 
@@ -255,6 +262,7 @@ def main() -> int:
     parser.add_argument("--clients", type=int, choices=(2, 3, 4), help="by default 2")
     parser.add_argument("--mishaps", type=int, help="by default 1")
     parser.add_argument("--liveness", action="store_true", help="is everybody served?")
+    parser.add_argument("--loss", action="store_true", help="the server may lose its data")
     parser.add_argument("--memory", type=int, help="MB; by default 2048, and 8192 with --larger")
     options = parser.parse_args()
     if absent := missing():
@@ -263,9 +271,11 @@ def main() -> int:
 
     memory = options.memory or (8192 if options.larger else 2048)
     setups = DEFAULT + LARGER * options.larger
-    if options.fault or options.clients or options.mishaps is not None or options.liveness:
+    chosen = options.fault or options.clients or options.liveness or options.loss
+    if chosen or options.mishaps is not None:
         mishaps = 1 if options.mishaps is None else options.mishaps
-        setups = (Setup(options.clients or 2, mishaps, options.liveness, options.fault or ""),)
+        fault, clients = options.fault or "", options.clients or 2
+        setups = (Setup(clients, mishaps, options.liveness, fault, options.loss),)
     status = 0
     for setup in setups:
         try:

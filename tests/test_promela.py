@@ -45,8 +45,10 @@ FOUND = {
     Setup(2, 1, fault="NO_CLAIM_WINDOW", liveness=True): SERVED,
     Setup(2, 1, fault="NO_HANDOFF"): "no free lock while somebody waits",
     Setup(2, 1, fault="NO_LAST_WORD"): NO_GHOSTS,
+    Setup(2, 1, fault="NO_PAUSE", loss=True): ALONE,
     Setup(2, 1, fault="NO_SLICES", liveness=True): SERVED,
     Setup(2, 1, fault="NO_TOMBSTONE"): NO_GHOSTS,
+    Setup(2, 2, fault="PUTS_BACK_WHAT_HAS_ENDED", loss=True): NO_GHOSTS,
     Setup(2, 1, fault="RELEASE_WITHOUT_CHECK"): "a release never removes another's lease",
     Setup(2, 1, fault="WAKEUP_IS_A_GRANT"): ALONE,
 }

@@ -26,6 +26,10 @@
  * Faults. With -DFAULT_... one thing is done wrong, to see that an invariant notices it. Each
  * fault is a mistake that somebody might make in a lock.
  *
+ * Lost data. With -DLOSS all locks have AFTER_LOSS "wait" (lua/guard.lua), and a mishap is that the
+ * server loses all it has. Then tombstones and the order of the queue are lost, too, so what
+ * depends on them is not checked.
+ *
  * Invariants stand where they could be broken, each under a comment with its name. The last
  * one is the formula at the end; with -DLIVENESS only that one is checked.
  *
@@ -112,6 +116,11 @@ byte seen = NOBODY;         /* the holder whom an operator has seen and will cle
 byte hints;                 /* whom a wake-up has reached */
 #endif
 
+#ifdef LOSS
+bit unguarded;              /* the key of the guard is missing: the data were lost, or are new */
+byte quiet;                 /* since it was written anew: for how long nobody new gets the lock */
+#endif
+
 /* ---- What only the invariants read. ---- */
 
 byte over;                  /* who was told that it ended, while late requests are left */
@@ -178,6 +187,20 @@ mtype what, reply;
 
 /* ==== The server. Each script is one step, as in Redis. ==== */
 
+/* lua/guard.lua */
+#ifdef LOSS
+#define paused  (unguarded || quiet > 0)
+#ifndef FAULT_NO_PAUSE
+inline write_guard() { when(unguarded, unguarded = 0; quiet = TTL) }
+#else
+inline write_guard() { unguarded = 0 }
+#endif
+#define keeps_order  false
+#else
+#define paused  false
+#define keeps_order  true
+#endif
+
 inline drop_place(c) {
     each_client(when(place[i] > place[c], place[i] = place[i] - 1));
     place[c] = 0
@@ -214,9 +237,9 @@ inline delete_lock() {
  * 1, and all older ones are 0. */
 inline grant(to, ticks) {
     /* Invariant: first come, first served. No client that can be reached has an earlier ticket. */
-    each_client(invariant(i == to || !reachable(i) || (place[to] > 0 && place[to] < place[i])));
+    each_client(invariant(i == to || !reachable(i) || (place[to] > 0 && place[to] < place[i]) || !keeps_order));
     /* Invariant: no ghosts. A token that was told that it ended never has the lock again. */
-    invariant(!in(over, to));
+    invariant(!in(over, to) || !keeps_order);
     /* Invariant: fencing tokens grow. */
     invariant(fence + 1 > granted);
     fence = 1;
@@ -331,6 +354,13 @@ inline script_drop(c) {
 /* lua/mutex_acquire.lua */
 inline script_acquire(c) {
     if
+#ifdef LOSS
+    /* lua/mutex_guard.lua */
+    :: holder == NOBODY && !in(gone, c) && paused ->
+        write_guard();
+        when(what == last_acquire, leave_queue(c));
+        reply = taken
+#endif
 #ifndef FAULT_ACQUIRE_IS_NOT_IDEMPOTENT
     :: holder == c ->
         set_ttl();
@@ -338,9 +368,9 @@ inline script_acquire(c) {
         reply = held
 #endif
 #ifndef FAULT_BARGING
-    :: holder == NOBODY && queue == 0 && !in(gone, c) ->
+    :: holder == NOBODY && queue == 0 && !in(gone, c) && !paused ->
 #else
-    :: holder == NOBODY && !in(gone, c) ->
+    :: holder == NOBODY && !in(gone, c) && !paused ->
         leave_queue(c);
 #endif
         grant(c, TTL);
@@ -420,6 +450,22 @@ inline script_extend(c) {
 #endif
         set_ttl();
         reply = held
+#ifdef LOSS
+    /* lua/mutex_put_back.lua: what was forgotten. From now on its release leaves a tombstone. */
+#ifndef FAULT_PUTS_BACK_WHAT_HAS_ENDED
+    :: holder == NOBODY && !in(gone, c) && own[c] > 0 && paused ->
+#else
+    :: holder == NOBODY && !in(gone, c) && paused ->
+#endif
+        /* Invariant: no ghosts. What was told that it ended is not put back. */
+        invariant(!in(over, c));
+        write_guard();
+        holder = c;
+        noticed = 1;
+        set_ttl();
+        when(in(busy, c), add(doubtful, c));
+        reply = held
+#endif
     :: else -> reply = taken
     fi
 }
@@ -572,6 +618,7 @@ end_idle:
      * on as if it had not asked. */
     if
     :: goto asking
+#ifndef LOSS                /* a lock with a guard is not taken so */
     :: atomic {
         runs(c) && is_next(c, take) ->
         d_step {
@@ -586,6 +633,7 @@ end_idle:
         fi
        }
     :: atomic { runs(c) && mishaps > 0 -> what = take; d_step { be_late(c) }; goto asking }
+#endif
     fi;
 
     /* The client asks at once, and then when a slice of its wait is over or it is woken, with or
@@ -853,6 +901,21 @@ end_world:
         printf("client %d goes on\n", c);
         stopped[c] = 0
        }
+#ifdef LOSS
+    :: d_step {
+        mishaps > 0 && c == 0 ->
+        printf("the server loses its data\n");
+        mishaps--;
+        delete_lock();
+        queue = 0;
+        deaf = 0;
+        gone = 0;
+        ticketed = 0;
+        each_client(place[i] = 0);
+        unguarded = 1;
+        quiet = 0
+       }
+#endif
     /* The connection of an inbox breaks, or is not there yet; a dead client's breaks, too. */
     :: d_step {
         mishaps > 0 && in(busy, c) && in(listening, c) ->
@@ -906,6 +969,9 @@ end_clock:
             count_down(own[i]);
             when(stopped[i] > 0 && stopped[i] <= SIGN_OF_LIFE, stopped[i]++));
         when(unclaimed > 0 && unclaimed <= CLAIM_WINDOW, unclaimed++);
+#ifdef LOSS
+        count_down(quiet);
+#endif
 #ifndef FAULT_NO_CLAIM_WINDOW
         count_down(lease);
 #else
