@@ -170,11 +170,14 @@ def test_a_lease_ends_by_itself(places: list[str], recorder: Recorder) -> None:
         options: Any = {"using": places[number], "wait": None}
         if number == 0:
             kept.append(redis_lock("job", ttl=0.2, renew=False, **options).acquire())
+            held.set()
         else:
+            assert held.wait(PATIENCE)
             with redis_lock("job", **options):
                 pass
 
     kept: list[Lease | None] = []
+    held = threading.Event()
     run(client, rounds=1)
     steps = recorder.steps()
     assert not allows(steps, CLIENTS), steps

@@ -354,13 +354,6 @@ inline script_drop(c) {
 /* lua/mutex_acquire.lua */
 inline script_acquire(c) {
     if
-#ifdef LOSS
-    /* lua/mutex_guard.lua */
-    :: holder == NOBODY && !in(gone, c) && paused ->
-        write_guard();
-        when(what == last_acquire, leave_queue(c));
-        reply = taken
-#endif
 #ifndef FAULT_ACQUIRE_IS_NOT_IDEMPOTENT
     :: holder == c ->
         set_ttl();
@@ -375,6 +368,13 @@ inline script_acquire(c) {
 #endif
         grant(c, TTL);
         reply = held
+#ifdef LOSS
+    /* lua/mutex_guard.lua */
+    :: holder == NOBODY && !in(gone, c) && paused ->
+        write_guard();
+        when(what == last_acquire, leave_queue(c));
+        reply = taken
+#endif
     :: else ->
         if
         :: in(gone, c) -> reply = refused
