@@ -600,7 +600,7 @@ class TestProgress:
     @pytest.mark.parametrize(
         ("content", "said"),
         [
-            ({"done": 41, "total": 900}, r"41 of 900, 5 %, about \d+ s to go"),
+            ({"done": 41, "total": 900}, r"41 of 900, 5 %, about \d+ (s|min) to go"),
             ({"done": 41}, "41"),
             ({"done": 0, "total": 900}, "0 of 900, 0 %"),
             ({"cursor": 41}, None),

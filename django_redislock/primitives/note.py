@@ -81,7 +81,8 @@ async def tell(port: Port, keys: Keys, error: LockNotAcquired) -> None:
     if note.total:
         error.progress += f" of {note.total:,.12g}, {100 * note.done / note.total:.0f} %"
         if (left := note.left(error.holder.acquired_at, note.written_us)) is not None:
-            error.progress += f", about {left:.0f} s to go"
+            about = f"{left:.0f} s" if left < 120 else f"{left / 60:.0f} min"
+            error.progress += f", about {about} to go"
     error.message = f"{error.message} It has noted: {error.progress}."
 
 
