@@ -59,9 +59,9 @@ class Stderr(OutputWrapper):
                 super().write(*args, **options)
 
     def isatty(self) -> bool:
-        with suppress(OSError, ValueError):
-            return self._out is not None and super().isatty()
-        return False
+        # Not by `suppress`: a signal's exception may be an OSError, too.
+        there = self._out is not None and not getattr(self._out, "closed", False)
+        return there and super().isatty()
 
 
 def wait_argument(text: str) -> float | None:
