@@ -53,17 +53,10 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     os.environ["REDISLOCK_TEST_URL"] = server.url
 
 
-@pytest.hookimpl(optionalhook=True)
+@pytest.hookimpl(optionalhook=True, tryfirst=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """Run three workers for two cores, since tests wait for half of their time. Run one process if
-    REDISLOCK_SERVER is a URL: workers would delete each other's keys."""
-    if config.stash[SERVER].external:
-        return 0
-    if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
-        return None
-    affinity = getattr(os, "sched_getaffinity", None)
-    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
-    return cores + cores // 2
+    """Run one process if REDISLOCK_SERVER is a URL: workers would delete each other's keys."""
+    return 0 if config.stash[SERVER].external else None
 
 
 @pytest.hookimpl(optionalhook=True)
