@@ -76,22 +76,28 @@ LATER = [
 """What a process that only locks does not import."""
 
 
+def printed(program: str, *arguments: str) -> str:
+    """Run a program in a process of its own, and return what it prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def test_no_connection_and_no_thread() -> None:
     """Imported, set up, checked, and with locks of all kinds that nobody has taken yet. What looks
     at locks is imported by those who look, and the doctor by the checks."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setblocking(False)
         url = f"redis://127.0.0.1:{listener.getsockname()[1]}/0"
-        done = subprocess.run(
-            [sys.executable, "-c", PROGRAM, url, *LATER],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.split("\n") == ["[]", "['MainThread']", ""]
+        said = printed(PROGRAM, url, *LATER)
+        assert said.split("\n") == ["[]", "['MainThread']", ""]
         with pytest.raises(BlockingIOError):
             listener.accept()
 
@@ -103,13 +109,5 @@ OURS = "django_redislock.cache.RedisCache"
 @pytest.mark.parametrize(("backend", "says"), [(DJANGO, ["True"]), (OURS, ["True", "True"])])
 def test_without_django_redis(backend: str, says: list[str], redis_server: RedisServer) -> None:
     """An entry of Django's own backend needs it for nothing."""
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT, redis_server.url, backend],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-len(says) - 1 :] == ["excluded", *says]
+    said = printed(WITHOUT, redis_server.url, backend)
+    assert said.splitlines()[-len(says) - 1 :] == ["excluded", *says]

@@ -305,7 +305,7 @@ _EMPTY: dict[str, Any] = {
     "work_claim": [1, [], 0],
     "work_begin": [1, _NOW, _FENCE, None, None, [], 0],
     "work_end": [1, 0, [], 0],
-    "mutex_clear work_confirm work_sent": 1,
+    "mutex_clear work_confirm": 1,
     "mutex_note permits_downgrade record_write": [1],
     " ".join(one for one in PARTS if one.endswith(("_extend", "_release"))): [1],
 }

@@ -40,6 +40,7 @@ def pack(words: Sequence[Word], *first: Word) -> bytes:
     """
     texts: Any = words
     if not _TEXTS.issuperset(map(type, words)):
+        # `str` takes no steps of Python, and few requests have bytes.
         texts = [*map(_text if bytes in map(type, words) else str, words)]
     text = _head(len(texts), *first) + "".join(map(_word, map(len, texts), texts))
     if text.isascii():  # so that characters are bytes
@@ -202,12 +203,11 @@ _OF_CLUSTERS: Mapping[str, Callable[[str], Exception]] = {
 
 def known(error: Exception) -> Exception:
     """Return an error of Redis as all versions of redis-py have it."""
+    if type(error) is not ResponseError:
+        return error
     word, _, rest = str(error).partition(" ")
-    return (
-        _OF_CLUSTERS[word](rest)
-        if type(error) is ResponseError and word in _OF_CLUSTERS
-        else error
-    )
+    kind = _OF_CLUSTERS.get(word)
+    return error if kind is None else kind(rest)
 
 
 def _error(text: str) -> Exception:
