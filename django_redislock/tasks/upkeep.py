@@ -65,8 +65,12 @@ class Upkeep:
     def catch_up(self) -> None:
         """Undo what transactions that were rolled back have claimed, unless that was done."""
         while self._undone:
-            with suppress(IndexError):  # another thread does it
-                _done(self._undone.pop())
+            # Another thread may be about to do it, and a claim that comes now may not meet the one
+            # that is undone. Done twice is as done once.
+            with suppress(IndexError, ValueError):
+                undo = self._undone[0]
+                _done(undo)
+                self._undone.remove(undo)
 
     def _run(self) -> None:
         while True:

@@ -156,8 +156,7 @@ def test_while_nobody_asks(
 ) -> None:
     """A push that came to an idle line is handled before the next request, or when the line goes
     back."""
-    if not used:
-        monkeypatch.setattr(loans, "LENT", 1.0)
+    monkeypatch.setattr(loans, "LENT", TTL)  # no line goes back by itself
     with redis_lock("job"):
         pass
     [line] = eventually(lambda: server_of("default").links._idle)
@@ -165,6 +164,8 @@ def test_while_nobody_asks(
     if used:
         with redis_lock("job"):
             pass
+    else:
+        line.loan.look(line.until)
     assert the_one(heard).id == 7
     state = "NONE" if used else "MAINTENANCE"
     eventually(lambda: line.connection.maintenance_state.name == state)  # redis-py sets it later

@@ -27,6 +27,8 @@ from django_redislock import (
 )
 from django_redislock.inspection.tasks import names, tasks
 from django_redislock.tasks import TaskConflict, TaskEvent, guarded, limited, task_event, unique
+from tests.caches import caches
+from tests.faults.proxy import Fault, Proxy, script
 from tests.tasks.by_hand import Handle, Task, task
 from tests.waiting import eventually
 
@@ -359,6 +361,26 @@ def test_a_rollback_frees_the_name(reindex: Task, inner: bool, redis: Redis) -> 
             roll_back()
         assert reindex.backlog.messages == []
         reindex.enqueue(7)
+    assert len(reindex.backlog.messages) == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_rollback_that_is_being_undone(
+    reindex: Task, redis_server: RedisServer, settings: Any
+) -> None:
+    """The next call does not meet the claim, though another thread was about to free the name."""
+    unique("reindex:{pk}", on_conflict="raise")(reindex)
+    with Proxy(redis_server) as proxy:
+        settings.CACHES = caches(proxy.url)
+        late = proxy.on(script("work_confirm"), Fault.HOLD_REQUEST)
+        with pytest.raises(ZeroDivisionError), transaction.atomic():
+            reindex.enqueue(7)
+            raise ZeroDivisionError
+        late.happened()
+        reindex.enqueue(7)
+        late.let_go()
+        with pytest.raises(TaskConflict):
+            reindex.enqueue(7)
     assert len(reindex.backlog.messages) == 1
 
 
