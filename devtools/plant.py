@@ -798,9 +798,22 @@ FAULTS = [
         TASKS,
     ),
     Fault(
-        "tasks: a rollback keeps the claim",
-        "            self._undone.append(undo)\n            self._wake.set()",
-        "            pass",
+        "tasks: a call in a transaction counts on a task that begins before the commit",
+        "            handle = self._instead(conflict)\n",
+        "            return self._instead(conflict)\n",
+        TASKS,
+    ),
+    Fault(
+        "tasks: a call counts on a transaction that may be rolled back",
+        'conflict = self._ask("", 0.0)',
+        "conflict = self._ask(ticket, SHORT)",
+        TASKS,
+    ),
+    Fault(
+        "tasks: Redis is away at a commit, and the task is lost",
+        "            with suppress(LockUnavailable):  # it is too late for that\n    "
+        "            conflict = self.claim(ticket, SHORT, text)",
+        "            conflict = self.claim(ticket, SHORT, text)",
         TASKS,
     ),
     Fault(

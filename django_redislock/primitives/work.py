@@ -176,7 +176,7 @@ class Work:
         message: bytes = b"",
         over: str = "",
     ) -> TaskConflict | None:
-        """Claim the name for the message `id`, for `lives` seconds. None: claimed.
+        """Claim the name for the message `id`, for `lives` seconds; 0: only look. None: claimed.
 
         `alone`: a running task is a conflict, too. `settle`: it is due after so many seconds, and
         at most so many after the first call; 0: without such a limit. `over` is the waiting

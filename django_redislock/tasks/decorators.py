@@ -79,7 +79,7 @@ class unique(Uniqueness, Decorator):
       call; after `at_most` in any case.
     * `ttl`, `using`: as in `redis_lock`; the ttl is that of the task while it runs.
     * `transaction`: an alias of DATABASES, by default "default". A call inside a transaction there
-      queues its task when that commits, and claims the name at once.
+      claims the name and queues its task when that commits.
 
     The lock of the running task is the semaphore `task:<name>`, with one permit. A second task
     that a worker is given meanwhile is parked.

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple, Protocol
+from weakref import WeakValueDictionary
 
 from django.db import connections
 
@@ -23,7 +23,6 @@ from ..lease import claims, notes
 from ..lease.holds import Hold
 from ..lease.lease import Lease
 from ..lease.lock import call
-from ..lease.transactions import at_end
 from ..primitives import record
 from ..primitives.contract import Claim, Grant, run
 from ..primitives.keys import Keys
@@ -265,6 +264,19 @@ class Guarded:
 
 
 @dataclass
+class _Commit:
+    """That of a transaction, for the calls of one name: one task sees what all of them want."""
+
+    handle: Any
+    """That of the first call, which is the one that is queued."""
+    done: bool = False
+
+
+_commits: WeakValueDictionary[tuple[object, str], _Commit] = WeakValueDictionary()
+"""By connection and name. Only the calls that wait for a commit have references to it."""
+
+
+@dataclass
 class Call:
     """A call of a task that is unique."""
 
@@ -275,61 +287,84 @@ class Call:
     def __post_init__(self) -> None:
         self.named = next(one for one in self.names if isinstance(one.rule, Uniqueness))
         self.rule: Any = self.named.rule
+        self.says = f"{label.owner(label.holder())}|{label.clean(label.of_caller())}"
 
     def queue(self, id: str | None, text: bytes) -> Any:
-        """Claim the name, and send the message, now or when the transaction commits. Or return
-        what `on_conflict` says."""
+        """Claim the name and send the message, now or when the transaction commits. Returns the
+        handle, or what `on_conflict` says."""
+        ticket = TICKET + tokens.word()
         connection = connections[self.rule.database]
-        later = connection.in_atomic_block
-        claimed = TICKET + tokens.word() if later or id is None else id
-        conflict = self.claim(claimed, SHORT, text)
-        if conflict is not None:
-            return self._settle(conflict)
-        if not later:
-            return self._send(claimed)
-        upkeep().add(claimed, partial(self.named.confirm, claimed, claimed, SHORT), SHORT / 3)
+        if not connection.in_atomic_block:
+            claimed = id or ticket
+            conflict = self.claim(claimed, SHORT, text)
+            return self._send(claimed) if conflict is None else self._instead(conflict)
+
+        # A task that begins before the commit does not see what the transaction writes, and one
+        # that waits for the commit may never come. So nothing is decided before.
+        conflict = self._ask("", 0.0)
+        handle = None if id is None else self.guarded.queue.handle(self.guarded.task, id)
+        if conflict is not None and not self._replaces(conflict):
+            handle = self._instead(conflict)
+        where, replaces = (connection, self.named.keys.lock), self.rule.on_conflict == "replace"
+        commit = _commits.get(where)
+        if commit is None or commit.done:
+            commit = _commits[where] = _Commit(handle)
 
         def committed() -> None:
-            upkeep().forget(claimed)
-            self._send(claimed)
+            if commit.done and not replaces and not text:
+                return
+            commit.done = True
+            conflict = None
+            with suppress(LockUnavailable):  # it is too late for that
+                conflict = self.claim(ticket, SHORT, text)
+            if conflict is None:
+                self._send(ticket)
 
-        undo = partial(self.named.confirm, claimed, "", SHORT)
-        at_end(connection, committed=committed, dropped=partial(upkeep().undo, claimed, undo))
-        return None if id is None else self.guarded.queue.handle(self.guarded.task, id)
+        connection.on_commit(committed)
+        return handle if replaces else commit.handle
 
     def claim(
         self, id: str, lives: float, text: bytes = b"", *, retry: bool = False
     ) -> TaskConflict | None:
         """Claim the name, if it is free. A `retry` may come while its own attempt runs. Raises
         `LockUnavailable`."""
-        upkeep().catch_up()
+        conflict = self._ask(id, lives, text, retry=retry)
+        if conflict is not None and not retry and self._replaces(conflict):
+            replaced, conflict = conflict, self._ask(id, lives, text, over=conflict.id)
+            if conflict is None:
+                self.named.tell("replaced", replaced.id)
+        if conflict is None:
+            self.named.tell("claimed", id)
+        elif not retry:
+            self.named.tell("coalesced", conflict.id)
+        return conflict
+
+    def _ask(
+        self, id: str, lives: float, text: bytes = b"", *, over: str = "", retry: bool = False
+    ) -> TaskConflict | None:
         named, rule = self.named, self.rule
-        ask = partial(
-            named.work.claim,
+        its = named.work.claim(
             named.port,
             named.keys,
             id,
-            f"{label.owner(label.holder())}|{label.clean(label.of_caller())}",
+            self.says,
             lives=lives,
             alone=rule.alone and not retry,
             settle=rule.settle if text else None,
             message=text,
+            over=over,
         )
         try:
-            conflict = run(ask())
-            replaces = rule.on_conflict == "replace" and not retry
-            if replaces and conflict and not (conflict.runs or conflict.being_queued):
-                replaced, conflict = conflict, run(ask(over=conflict.id))
-                if conflict is None:
-                    named.tell("replaced", replaced.id)
+            return run(its)
         finally:
             send_promoted(named)
-        if conflict is None:
-            named.tell("claimed", id)
-        return conflict
 
-    def _settle(self, conflict: TaskConflict) -> Any:
-        self.named.tell("coalesced", conflict.id)
+    def _replaces(self, conflict: TaskConflict) -> bool:
+        free = not (conflict.runs or conflict.being_queued)
+        return free and self.rule.on_conflict == "replace"
+
+    def _instead(self, conflict: TaskConflict) -> Any:
+        """Return what a call gets that queues nothing, or raise the conflict."""
         if self.rule.on_conflict == "raise":
             raise conflict
         if self.rule.on_conflict == "skip" or conflict.being_queued:

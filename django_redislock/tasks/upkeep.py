@@ -1,9 +1,8 @@
-"""What a process does about its tasks in the background, in one thread.
+"""What a process does about the tasks that it has parked.
 
-A claim that waits for the end of a database transaction is renewed until it commits or is rolled
-back, so it lives not longer than 30 seconds after a kill. And a name for which this process has
-parked a message is swept once in each ttl, until none is parked there: the holder of the permit
-may be killed, and no other task of that name begin or end.
+A name for which this process has parked a message is swept once in each ttl, by one thread, until
+none is parked there: the holder of the permit may be killed, and no other task of that name begin
+or end.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from typing import NamedTuple
 
 from ..base import process
@@ -26,70 +24,45 @@ logger = logging.getLogger("django_redislock")
 
 
 class Chore(NamedTuple):
-    do: Callable[[], bool]
+    sweep: Callable[[], bool]
     """Returns whether it has to be done again."""
     every: float
     due: float
 
 
 class Upkeep:
-    """The claims and the names that a process looks after."""
+    """The names that a process looks after."""
 
     def __init__(self) -> None:
         self._chores: dict[str, Chore] = {}
-        """By the id of a claim, or the key of a lock."""
-        self._undone: list[Callable[[], object]] = []
-        """What is left to do of transactions that were rolled back."""
+        """By the key of a lock."""
         self._wake = threading.Event()
-        """Set when there is something new to do."""
+        """Set when there is one more."""
         self._background = Background(self._run, "redislock-tasks")
 
-    def add(self, key: str, do: Callable[[], bool], every: float) -> None:
-        """Call `do` every so many seconds, until it returns False, or `forget`."""
+    def add(self, key: str, sweep: Callable[[], bool], every: float) -> None:
+        """Call `sweep` every so many seconds, until it returns False."""
         if key not in self._chores:
-            self._chores[key] = Chore(do, every, now() + every)
+            self._chores[key] = Chore(sweep, every, now() + every)
             self._background.start()
             self._wake.set()
 
-    def forget(self, key: str) -> None:
-        """Call it no longer."""
-        self._chores.pop(key, None)
-
-    def undo(self, key: str, undo: Callable[[], object]) -> None:
-        """Call `undo` in the background instead. A finalizer may call this, in the middle of
-        anything."""
-        if self._chores.pop(key, None) is not None:
-            self._undone.append(undo)
-            self._wake.set()
-
-    def catch_up(self) -> None:
-        """Undo what transactions that were rolled back have claimed, unless that was done."""
-        while self._undone:
-            # Another thread may be about to do it, and a claim that comes now may not meet the one
-            # that is undone. Done twice is as done once.
-            with suppress(IndexError, ValueError):
-                undo = self._undone[0]
-                _done(undo)
-                self._undone.remove(undo)
-
     def _run(self) -> None:
         while True:
-            self.catch_up()
             for key, its in [*self._chores.items()]:
                 if its.due <= now():
-                    if _done(its.do):
-                        self._chores[key] = its._replace(due=now() + its.every)
-                    else:
-                        self.forget(key)
+                    del self._chores[key]  # first: what is parked from now on adds it again
+                    if _again(its.sweep):
+                        self._chores.setdefault(key, its._replace(due=now() + its.every))
             due = min((its.due for its in self._chores.values()), default=now() + LONGEST)
             self._wake.wait(max(0.0, due - now()))
             self._wake.clear()
 
 
-def _done(do: Callable[[], object]) -> bool:
+def _again(sweep: Callable[[], bool]) -> bool:
     """Call it. Return whether it has to be done again, as after an error."""
     try:
-        return bool(do())
+        return sweep()
     except Exception as error:
         known = isinstance(error, LockError)
         logger.warning("Tasks could not be looked after now: %s", error, exc_info=not known)

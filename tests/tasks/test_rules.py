@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, nullcontext, suppress
 from contextvars import Context
 from io import StringIO
 from itertools import count
@@ -26,11 +27,10 @@ from django_redislock import (
     redis_lock,
 )
 from django_redislock.inspection.tasks import names, tasks
-from django_redislock.tasks import TaskConflict, TaskEvent, guarded, limited, task_event, unique
-from tests.caches import caches
-from tests.faults.proxy import Fault, Proxy, script
+from django_redislock.tasks import TaskConflict, TaskEvent, limited, task_event, unique
+from django_redislock.testing import redis_unavailable
 from tests.tasks.by_hand import Handle, Task, task
-from tests.waiting import eventually
+from tests.waiting import PATIENCE
 
 NAME = "task:reindex:7"
 CLAIM = f"redislock:{{{NAME}}}:claim"
@@ -327,78 +327,129 @@ def test_redis_is_away_at_a_start(reindex: Task, own_server: RedisServer) -> Non
 # Transactions.
 
 
+@pytest.fixture
+def others() -> Iterator[Callable[..., Any]]:
+    """Calls something in a thread with a database connection of its own."""
+    with ThreadPoolExecutor(1) as pool:
+        yield lambda *call: pool.submit(*call).result(PATIENCE)
+
+
 @pytest.mark.django_db(transaction=True)
-def test_a_commit_queues_it(reindex: Task) -> None:
-    unique("reindex:{pk}", on_conflict="raise")(reindex)
+@pytest.mark.parametrize("on_conflict", ["existing", "skip", "raise", "replace"])
+def test_a_commit_queues_it(reindex: Task, on_conflict: Any, done: Done, redis: Redis) -> None:
+    """Once, and nothing is claimed before."""
+    unique("reindex:{pk}", on_conflict=on_conflict)(reindex)
     with transaction.atomic():
-        handle = reindex.enqueue(7)
+        handles = [reindex.enqueue(7) for _ in range(3)]
         assert reindex.backlog.messages == []
-        with pytest.raises(TaskConflict, match="a task that is being queued"):
-            reindex.enqueue(7)
-    assert handle == (None if reindex.backlog.renames else Handle("m1"))
-    (message,) = reindex.backlog.messages
-    with pytest.raises(TaskConflict, match=message.id):
-        reindex.enqueue(7)
+        assert redis.exists(CLAIM) == 0
+    assert handles[0] == (None if reindex.backlog.renames else Handle("m1"))
+    assert (len(set(handles)) == 1) or on_conflict == "replace"
+    while reindex.backlog.messages:
+        reindex.backlog.work()
+    assert done == [7]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_commit_of_several_calls_is_one_task(reindex: Task, done: Done) -> None:
+    """It begins at once, and nevertheless it has seen what all of them want."""
+    unique("reindex:{pk}")(reindex)
+    reindex.backlog.immediate = True
+    for _ in range(2):
+        with transaction.atomic():
+            with pytest.raises(ZeroDivisionError), transaction.atomic():
+                reindex.enqueue(7, "rolled back")
+                raise ZeroDivisionError
+            for note in ("first", "second"):
+                reindex.enqueue(7, note)
+    assert done == [(7, "first")] * 2
 
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("inner", [False, True], ids=["transaction", "savepoint"])
-def test_a_rollback_frees_the_name(reindex: Task, inner: bool, redis: Redis) -> None:
+def test_a_rollback_queues_nothing(reindex: Task, inner: bool, redis: Redis) -> None:
     unique("reindex:{pk}", on_conflict="raise")(reindex)
-
-    def roll_back() -> None:
-        with transaction.atomic():
-            reindex.enqueue(7)
-            raise ZeroDivisionError
-
-    with transaction.atomic():
-        if inner:
-            with pytest.raises(ZeroDivisionError):
-                roll_back()
-            reindex.enqueue(7)
-    if not inner:
-        with pytest.raises(ZeroDivisionError):
-            roll_back()
-        assert reindex.backlog.messages == []
-        reindex.enqueue(7)
-    assert len(reindex.backlog.messages) == 1
-
-
-@pytest.mark.django_db(transaction=True)
-def test_a_rollback_that_is_being_undone(
-    reindex: Task, redis_server: RedisServer, settings: Any
-) -> None:
-    """The next call does not meet the claim, though another thread was about to free the name."""
-    unique("reindex:{pk}", on_conflict="raise")(reindex)
-    with Proxy(redis_server) as proxy:
-        settings.CACHES = caches(proxy.url)
-        late = proxy.on(script("work_confirm"), Fault.HOLD_REQUEST)
+    with transaction.atomic() if inner else nullcontext():
         with pytest.raises(ZeroDivisionError), transaction.atomic():
             reindex.enqueue(7)
             raise ZeroDivisionError
-        late.happened()
-        reindex.enqueue(7)
-        late.let_go()
-        with pytest.raises(TaskConflict):
-            reindex.enqueue(7)
+    assert reindex.backlog.messages == []
+    reindex.enqueue(7)
     assert len(reindex.backlog.messages) == 1
 
 
-@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
-def test_a_long_transaction_keeps_its_claim(
-    reindex: Task, redis: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is renewed, so a kill frees the name soon, and the length of a transaction does not."""
-    monkeypatch.setattr(guarded, "SHORT", 2.0)
-    unique("reindex:{pk}", on_conflict="skip")(reindex)
+def test_a_task_that_begins_before_the_commit_is_not_enough(reindex: Task, done: Done) -> None:
+    """It does not see what the transaction writes, although it had the name at the call."""
+    unique("reindex:{pk}")(reindex)
+    reindex.enqueue(7, "before")
     with transaction.atomic():
-        reindex.enqueue(7)
-        began, claimed = redis.time()[0], redis.pttl(CLAIM)
-        eventually(lambda: redis.time()[0] - began > 4)  # twice as long as a claim lives
-        assert 0 < redis.pttl(CLAIM) <= 30_000
-        assert claimed > 0
+        reindex.enqueue(7, "in it")
+        reindex.backlog.work()
+    assert done == [(7, "before")]
+    reindex.backlog.work()
+    assert done == [(7, "before"), (7, "in it")]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_task_that_waits_at_the_commit_is_enough(reindex: Task) -> None:
+    unique("reindex:{pk}")(reindex)
+    first = reindex.enqueue(7)
+    with transaction.atomic():
+        assert reindex.enqueue(7) == first
     assert len(reindex.backlog.messages) == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_nobody_counts_on_an_open_transaction(
+    reindex: Task, others: Callable[..., Any], done: Done
+) -> None:
+    """It may be rolled back, and then a call that had counted on it would be lost."""
+    unique("reindex:{pk}")(reindex)
+    with pytest.raises(ZeroDivisionError), transaction.atomic():
+        reindex.enqueue(7, "in it")
+        others(reindex.enqueue, 7, "beside it")
+        raise ZeroDivisionError
+    reindex.backlog.work()
+    assert done == [(7, "beside it")]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_name_that_is_taken_in_a_transaction(reindex: Task) -> None:
+    """`raise` says so at the call, and then nothing is queued by the commit."""
+    unique("reindex:{pk}", on_conflict="raise")(reindex)
+    reindex.enqueue(7)
+    with transaction.atomic(), pytest.raises(TaskConflict, match="m1 waits in the queue"):
+        reindex.enqueue(7)
+    assert len(reindex.backlog.messages) == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_redis_is_away_in_a_transaction(reindex: Task, redis: Redis) -> None:
+    """The call says so while the transaction can still be rolled back. At the commit it is too
+    late: the task is queued, and has no name."""
+    unique("reindex:{pk}")(reindex)
+    with transaction.atomic(), redis_unavailable(), pytest.raises(LockUnavailable):
+        reindex.enqueue(7)
+    assert reindex.backlog.messages == []
+    with ExitStack() as at_the_commit, transaction.atomic():
+        reindex.enqueue(7)
+        at_the_commit.enter_context(redis_unavailable())
+    assert len(reindex.backlog.messages) == 1
+    assert redis.exists(CLAIM) == 0
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_arguments_of_a_rollback_settle_nothing(reindex: Task, done: Done) -> None:
+    unique("reindex:{pk}", settle=0)(reindex)
+    reindex.enqueue(7, "first")
+    with pytest.raises(ZeroDivisionError), transaction.atomic():
+        reindex.enqueue(7, "rolled back")
+        raise ZeroDivisionError
+    with transaction.atomic():
+        reindex.enqueue(7, "last")
+    reindex.backlog.work()
+    assert done == [(7, "last")]
 
 
 # Settling.

@@ -5,14 +5,14 @@
 -- ARGV     1 the word that the answer begins with
 --          2 id       of the message, or a ticket until the queue has given one
 --          3 says     owner|label
---          4 lives    ms
+--          4 lives    ms; 0: only look
 --          5 alone    1: a running task is a conflict, too. Else 0.
 --          6 message  the arguments of this call, if the last call counts. Else "".
 --          7 settle|at_most  ms; "": it may begin at once. at_most: 0 without a limit
 --          8 over     the id of the waiting message that is to be replaced; "": none
 --          9 name     for lists
 --          10 limit
--- Returns  {1, promoted, healed}                     claimed
+-- Returns  {1, promoted, healed}                     claimed, or free
 --          {0, id, says, at µs, promoted, healed}    that message waits in the queue, or is parked
 --          {2, id, record, at µs, promoted, healed}  that message runs, by this holder, as in permits.lua
 -- luacheck: read globals now integer holders claim parked sent messages LASTS expire heal note
@@ -50,6 +50,7 @@ elseif waiting then
   end
   return answer(limit, {0, waiting, its_says, at})
 end
+if lives == 0 then return answer(limit, {1}) end
 redis.call('DEL', claim)
 redis.call('HSET', claim, 'id', id, 'says', says, 'at', integer(now))
 if settle_ms then
