@@ -269,7 +269,8 @@ class _Commit:
 
     handle: Any
     """That of the first call, which is the one that is queued."""
-    done: bool = False
+    ticket: str = ""
+    """Of the last call that was queued, if it has come."""
 
 
 _commits: WeakValueDictionary[tuple[object, str], _Commit] = WeakValueDictionary()
@@ -307,13 +308,14 @@ class Call:
             handle = self._instead(conflict)
         where, replaces = (connection, self.named.keys.lock), self.rule.on_conflict == "replace"
         commit = _commits.get(where)
-        if commit is None or commit.done:
+        if commit is None or commit.ticket:
             commit = _commits[where] = _Commit(handle)
 
         def committed() -> None:
-            if commit.done and not replaces and not text:
+            if commit.ticket and not replaces and not text:
+                self.named.tell("coalesced", commit.ticket)
                 return
-            commit.done = True
+            commit.ticket = ticket
             conflict = None
             with suppress(LockUnavailable):  # it is too late for that
                 conflict = self.claim(ticket, SHORT, text)

@@ -40,6 +40,15 @@ def row(page: Any, title: str, *first: str) -> list[str]:
     return found
 
 
+@pytest.fixture
+def reindex(operator: Client, django_capture_on_commit_callbacks: Any) -> Task:
+    """A task that waits in its queue."""
+    found = unique("reindex:{pk}")(task(lambda pk: None))
+    with django_capture_on_commit_callbacks(execute=True):
+        found.enqueue(1)
+    return found
+
+
 class TestALock:
     def test_what_runs_and_what_is_parked(self, operator: Client, sync: Task) -> None:
         """Each with its id, its process and its age, in the order in which they go on."""
@@ -74,16 +83,14 @@ class TestALock:
         redis.delete("redislock:{task:sync:7}:history")
         assert operator.get(PAGE).status_code == 200
 
-    def test_one_that_is_queued(self, operator: Client) -> None:
-        """Nothing has run yet: the page has who queued it, and when. It has no id before the
-        transaction commits."""
-        unique("reindex:{pk}")(task(lambda pk: None)).enqueue(1)
+    def test_one_that_is_queued(self, operator: Client, reindex: Task) -> None:
+        """Nothing has run yet: the page has who queued it, and when."""
         page = operator.get(f"{LIST}default_3Atask_3Areindex_3A1/change/")
         _stage, id, by, age, remaining, *_ = row(page, "Tasks", "queued")
-        assert id == "–tasks/by_hand.py:41 in Task.enqueue"
+        assert id == "m1tasks/by_hand.py:41 in Task.enqueue"
         assert by
         assert re.fullmatch(r"\d\.\d s", age)
-        assert re.match(r"\d\d\.", remaining)
+        assert remaining == "1 h 00 min"
 
     def test_no_task(self, operator: Client, redis: Redis) -> None:
         """A free name of tasks leads to the list, as any other one."""
@@ -91,9 +98,8 @@ class TestALock:
 
 
 class TestTheList:
-    def test_names(self, operator: Client, sync: Task) -> None:
+    def test_names(self, operator: Client, reindex: Task, sync: Task) -> None:
         """Numbers by name, those with parked tasks first; the name leads to its page."""
-        unique("reindex:{pk}")(task(lambda pk: None)).enqueue(1)
         park(sync, 2)
         page = operator.get(LIST)
         table = page.context["summary"]["tasks"]
@@ -110,9 +116,10 @@ class TestTheList:
         assert operator.get(LIST).context["summary"]["tasks"] is None
 
     @pytest.mark.parametrize("key", ["parked", "messages", "runs", "claim", "sent"])
-    def test_a_damaged_name(self, operator: Client, sync: Task, redis: Redis, key: str) -> None:
+    def test_a_damaged_name(
+        self, operator: Client, reindex: Task, sync: Task, redis: Redis, key: str
+    ) -> None:
         """It is left out, and the others are shown."""
-        unique("reindex:{pk}")(task(lambda pk: None)).enqueue(1)
         park(sync, 1)
         redis.delete(f"redislock:{{task:sync:7}}:{key}")
         redis.set(f"redislock:{{task:sync:7}}:{key}", "x")

@@ -28,7 +28,7 @@ from django_redislock import (
 )
 from django_redislock.inspection.tasks import names, tasks
 from django_redislock.tasks import TaskConflict, TaskEvent, limited, task_event, unique
-from django_redislock.testing import redis_unavailable
+from django_redislock.testing import redis_unavailable, tasks_coalesced
 from tests.tasks.by_hand import Handle, Task, task
 from tests.waiting import PATIENCE
 
@@ -356,7 +356,7 @@ def test_a_commit_of_several_calls_is_one_task(reindex: Task, done: Done) -> Non
     unique("reindex:{pk}")(reindex)
     reindex.backlog.immediate = True
     for _ in range(2):
-        with transaction.atomic():
+        with tasks_coalesced("reindex:7"), transaction.atomic():
             with pytest.raises(ZeroDivisionError), transaction.atomic():
                 reindex.enqueue(7, "rolled back")
                 raise ZeroDivisionError
