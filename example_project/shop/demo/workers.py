@@ -32,6 +32,7 @@ class Worker(subprocess.Popen[bytes]):
 
     def __exit__(self, *exc_info: object) -> None:
         self.kill()
+        self.wait()  # after a Ctrl-C, Popen waits for a quarter of a second only
         super().__exit__(*exc_info)
 
     def hear(self) -> bytes:
