@@ -784,6 +784,12 @@ FAULTS = [
         TASKS,
     ),
     Fault(
+        "tasks: the retry of a start that failed leaves the claim",
+        "waiting and string.match(waiting, '^[^:]*') == string.match(id, '^[^:]*')",
+        "waiting == id",
+        TASKS,
+    ),
+    Fault(
         "tasks: a confirmation does not compare",
         "local claimed = redis.call('HGET', claim, 'id') == id and 1 or 0",
         "local claimed = 1",
@@ -866,7 +872,7 @@ FAULTS = [
     ),
     Fault(
         "tasks: it settles at once",
-        "if waiting == id and due and tonumber(due) > now then",
+        "if own_claim and due and tonumber(due) > now then",
         "if false then",
         TASKS,
     ),

@@ -176,6 +176,22 @@ def test_a_retry_keeps_its_name(until: Any, done: Done) -> None:
     assert done == [7]
 
 
+def test_a_retry_of_a_start_that_failed(reindex: Task, done: Done) -> None:
+    """Redis was away then. The retry has an id of its own, and begins with the claim of the first
+    attempt."""
+    unique("reindex:{pk}")(reindex)
+    reindex.enqueue(7)
+    first = reindex.backlog.messages.pop()
+    retry = f"{first.id}:1"
+    assert reindex.gate is not None
+    send = lambda: reindex.put((7,), {}, retry)  # noqa: E731
+    reindex.gate.enqueue((7,), {}, send, id=retry, again=True)
+    reindex.backlog.work()
+    reindex.enqueue(7)
+    assert len(reindex.backlog.messages) == 1
+    assert done == [7]
+
+
 def test_a_retry_keeps_the_name_of_the_call(reindex: Task, done: Done, redis: Redis) -> None:
     """The worker that tries it again has another scope."""
     unique("reindex:{pk}")(reindex)

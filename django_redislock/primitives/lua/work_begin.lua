@@ -45,7 +45,10 @@ heal()
 if redis.call('DEL', withdrawn) == 1 then return answer(limit, {4, 0}) end
 if select(3, all_runs())[id] then return answer(limit, {3, 0}) end
 local waiting, due = unpack(redis.call('HMGET', claim, 'id', 'due'))
-if waiting == id and due and tonumber(due) > now then
+-- A retry may have an id of its own, that of its message with a colon and a number, and its claim that of an
+-- attempt that could not begin.
+local own_claim = waiting and string.match(waiting, '^[^:]*') == string.match(id, '^[^:]*')
+if own_claim and due and tonumber(due) > now then
   return answer(limit, {5, math.ceil((due - now) / 1000)})
 end
 
@@ -64,7 +67,7 @@ if first and (others == 0 or others + weight <= limit) then
     redis.call('HSET', messages, id, text, since(id), integer(now))
   end
   local latest = false
-  if waiting == id or waiting and string.sub(waiting, 1, 1) == TICKET then
+  if own_claim or waiting and string.sub(waiting, 1, 1) == TICKET then
     latest = redis.call('HGET', claim, 'message')
     if latest then redis.call('HSET', messages, token, latest) end
     redis.call('DEL', claim)
