@@ -790,6 +790,18 @@ FAULTS = [
         TASKS,
     ),
     Fault(
+        "tasks: a start counts although its answer took too long",
+        "            except LeaseLost:\n                raise too_late(claim) from None\n",
+        "            finally:\n                pass\n",
+        f"{TASKS} -k takes_too_long",
+    ),
+    Fault(
+        "tasks: a start that is asked for again ends before its holder knows",
+        "  redis.call('ZADD', lock, 'GT', integer(millis + ttl), token)\n",
+        "",
+        f"{TASKS} -k asked_for_again",
+    ),
+    Fault(
         "tasks: a confirmation does not compare",
         "local claimed = redis.call('HGET', claim, 'id') == id and 1 or 0",
         "local claimed = 1",

@@ -17,14 +17,14 @@ from django.db import connections
 
 from ..base import label, tokens
 from ..base.callables import written
-from ..base.exceptions import LockUnavailable
+from ..base.exceptions import LeaseLost, LockUnavailable
 from ..base.label import dotted_path
 from ..lease import claims, notes
 from ..lease.holds import Hold
 from ..lease.lease import Lease
 from ..lease.lock import call
 from ..primitives import record
-from ..primitives.contract import Claim, Grant, run
+from ..primitives.contract import Claim, Grant, run, too_late
 from ..primitives.keys import Keys
 from ..primitives.work import SHORT, TICKET, NotBegun, TaskConflict
 from ..settings import conf
@@ -242,7 +242,10 @@ class Guarded:
 
         def hold(grant: Grant) -> None:
             notes.refuse_poisoned(claim, plan.policy)
-            stack.enter_context(Lease(plan.server, claim, grant, plan.policy, Hold(me)))
+            try:
+                stack.enter_context(Lease(plan.server, claim, grant, plan.policy, Hold(me)))
+            except LeaseLost:
+                raise too_late(claim) from None
 
         port = SyncPort(plan.server, terms=plan.terms)
         run(claims.acquire(port, plan.server, claim, plan.policy, 0.0, hold))

@@ -27,8 +27,15 @@ from django_redislock import (
     redis_lock,
 )
 from django_redislock.inspection.tasks import names, tasks
+from django_redislock.primitives.contract import Claim, run
+from django_redislock.primitives.keys import Keys
+from django_redislock.primitives.work import Work
 from django_redislock.tasks import TaskConflict, TaskEvent, limited, task_event, unique
 from django_redislock.testing import redis_unavailable, tasks_coalesced
+from django_redislock.transport.ports import SyncPort
+from django_redislock.transport.server import server_of
+from tests.caches import caches
+from tests.faults.proxy import Fault, Proxy, script
 from tests.tasks.by_hand import Handle, Task, task
 from tests.waiting import PATIENCE
 
@@ -190,6 +197,38 @@ def test_a_retry_of_a_start_that_failed(reindex: Task, done: Done) -> None:
     reindex.enqueue(7)
     assert len(reindex.backlog.messages) == 1
     assert done == [7]
+
+
+def test_a_start_whose_answer_takes_too_long(
+    reindex: Task, redis_server: RedisServer, redis: Redis, done: Done, settings: Any
+) -> None:
+    """The function does not run, and the queue has to try again, as when Redis is away."""
+    unique("reindex:{pk}", ttl=0.5)(reindex)
+    reindex.enqueue(8)
+    reindex.backlog.work()  # from now on the server knows the script
+    reindex.enqueue(7)
+    with Proxy(redis_server) as proxy, ThreadPoolExecutor(1) as pool:
+        settings.CACHES = caches(proxy.url)
+        late = proxy.on(script("work_begin"), Fault.HOLD_REPLY)
+        start = pool.submit(reindex.backlog.work)
+        late.happened()
+        eventually(lambda: late.carried_out and not redis.exists(f"redislock:{{{NAME}}}"))
+        late.let_go()
+        with pytest.raises(LockUnavailable):
+            start.result(PATIENCE)
+    assert done == [8]
+
+
+def test_a_start_that_is_asked_for_again(redis: Redis) -> None:
+    """Its lease lives for a ttl from then on, as its holder believes."""
+    keys = Keys.of("redislock", NAME)
+    claim = Claim(keys, "token", 30.0, "me", "here", Work(1))
+    ends = []
+    for _ in range(2):
+        run(claim.primitive.acquire(SyncPort(server_of("default")), claim, 0))
+        ends += [end for _, end in redis.zrange(keys.lock, 0, -1, withscores=True)]
+        redis.zadd(keys.lock, {"token": ends[0] - 20_000})
+    assert ends[1] >= ends[0]
 
 
 def test_a_retry_keeps_the_name_of_the_call(reindex: Task, done: Done, redis: Redis) -> None:

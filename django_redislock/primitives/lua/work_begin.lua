@@ -1,5 +1,5 @@
 -- Begin a task that a worker was given, or park it. Idempotent: sent again with the same token, it finds
--- its run.
+-- its run, and lets its lease live for another ttl.
 --
 -- KEYS     as in work.lua; then 17 withdrawn  string  of this id: the message was replaced
 -- ARGV     1 as in lock.lua
@@ -21,7 +21,7 @@
 --          {4, 0}        it was replaced, and must not run
 --          {5, wait ms}  it is not due yet
 --          {-2, kind}    the name is held as another kind of lock
--- luacheck: read globals now integer token holders expire ends_of grant claim parked sent messages runs
+-- luacheck: read globals now millis integer lock token holders expire ends_of grant claim parked sent messages runs
 -- luacheck: read globals TICKET LASTS SENDING taken heal all_runs unnamed note answer
 -- luacheck: read globals weight_of held_as differs since inherited
 
@@ -33,6 +33,8 @@ local function found() return limit == 1 and inherited() or false end
 
 expire()
 if ends_of(token) then
+  redis.call('PEXPIRE', lock, math.max(redis.call('PTTL', lock), ttl))
+  redis.call('ZADD', lock, 'GT', integer(millis + ttl), token)
   local fence, at = string.match(redis.call('HGET', holders, token) or '', '^%w+[|+?](%d+)|(%d*)')
   if fence then
     local latest, acquired = redis.call('HGET', messages, token), at == '' and fence or at
