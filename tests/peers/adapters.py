@@ -12,6 +12,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
@@ -88,6 +89,8 @@ class Peer(ABC):
     """In which modes it can be taken, and how many places each of them takes."""
     acquires: ClassVar[Matcher] = staticmethod(command("SET"))
     """Matches the command that takes the lock."""
+    directory: Path
+    """All processes of a torture have it, and nobody else."""
 
     def __init__(self, url: str, *, timeout: float | None = None) -> None:
         self.url = url
@@ -135,6 +138,10 @@ class Peer(ABC):
     def about(self) -> dict[str, Any]:
         """What the record of the next question says besides."""
         return {}
+
+    def owes(self) -> bool:
+        """Whether it has to ask again when the time is up."""
+        return False
 
     def acquire_as(self, mode: str, name: str, ttl: float, wait: float | None) -> Held | None:
         """The same, in one of its modes."""

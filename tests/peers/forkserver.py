@@ -12,7 +12,7 @@ CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
     [
         "tests.faults.torture.worker",
-        "tests.proof.kinds",
+        "tests.proof.deeds",
         "tests.peers.agent",
         # What their adapters import when they are used; of the others only what is small.
         "django.db.models",

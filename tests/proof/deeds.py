@@ -1,23 +1,33 @@
-"""What is done under a lock, and not the lock itself: `once`, ticks of a periodic job, notes.
+"""What is done under a lock, and not the lock itself: `once`, ticks of a job, notes, tasks.
 
 Each kind takes its lock as the others do, and its records say what it was for: which work, which
-tick, which note. So it has rules of its own for the first judge.
+tick, which note, which task. So it has rules of its own for the first judge.
 """
 
 from __future__ import annotations
 
+import math
+import os
 import queue
 import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from itertools import pairwise
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from functools import cached_property, partial
+from itertools import count, pairwise, permutations
 from typing import Any
+
+from redis import Redis, RedisError
 
 from django_redislock.base.clock import now
 from tests.faults.torture.checker import Problem, overlaps
 from tests.faults.torture.history import Attempt, History, Terms
 from tests.peers.adapters import Held, OurLease, Ours
+
+from .kinds import PLACES
+from .messages import Message, Messages
 
 PERIOD = 0.2
 """Seconds in which all processes want the same work done."""
@@ -146,6 +156,148 @@ class Notes(Ours):
     held = _Noted
 
 
+class _Called(Held):
+    """What a call of a task returned."""
+
+    def about(self) -> dict[str, Any]:
+        return {"about": {"got": self._its.id}}
+
+    def is_ours(self) -> bool:
+        return True
+
+    def release(self) -> None:
+        """It has ended when it returned."""
+
+
+class Limited(Ours):
+    """Each process calls tasks, and is a worker of their queue. A name has the number of the
+    moment at which it is called, so nothing hides that its last call was lost."""
+
+    title = "`limited`"
+    places = PLACES
+    _item = 0
+    _message: Message | None = None
+    _turns = _calls = 0
+    _open = True
+
+    def rule(self) -> Any:
+        from django_redislock.tasks import limited
+
+        return limited("{item}", PLACES)
+
+    @cached_property
+    def _messages(self) -> Messages:
+        return Messages(self.directory / "messages")
+
+    @cached_property
+    def _redis(self) -> Redis:
+        return Redis.from_url(self.url, socket_timeout=self.timeout, decode_responses=True)
+
+    @cached_property
+    def _thread(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(1)
+
+    @cached_property
+    def _task(self) -> Any:
+        from django_redislock import current_lease
+        from tests.tasks import by_hand
+
+        def task(item: int) -> None:  # it is in the name
+            self._begun.put(current_lease())
+            self._over.wait()
+
+        its = by_hand.task(task, numbers=(self._id(number) for number in count(1)))
+        its.backlog.messages = self._messages  # type: ignore[assignment]
+        return self.rule()(its)
+
+    def _id(self, number: int) -> str:
+        return f"{os.getpid()}-{number}"
+
+    def about(self) -> dict[str, Any]:
+        """Work twice as often as it calls: a message may be parked, and come again."""
+        self._turns += 1
+        self._message = self._messages.take() if self._turns % 3 or not self._open else None
+        if self._message is not None:
+            return {"about": {"item": self._message.args[0], "run": _first(self._message.id)}}
+        self._calls += 1
+        self._item = int(now() / PERIOD)
+        return {"about": {"item": self._item, "call": f"m{self._id(self._calls)}"}}
+
+    def acquire_as(self, mode: str, name: str, ttl: float, wait: float | None) -> Held | None:
+        from django_redislock import LeaseLost
+
+        _settings(ttl)
+        if self._message is None:
+            return _Called(self._task.enqueue(self._item))
+        self._begun: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._over = threading.Event()
+        run = self._thread.submit(self._work, self._message)
+        run.add_done_callback(lambda _: self._begun.put(None))
+        lease = self._begun.get()
+        if lease is None:
+            run.result()
+            return None
+        end = ExitStack()
+        end.callback(run.result)
+        end.callback(self._over.set)
+        held = _Work(end, lease, LeaseLost)
+        held.fencing_token = lease.fencing_token
+        return held
+
+    def _work(self, message: Message) -> None:
+        """Work on a message, as a queue with retries does it."""
+        from django_redislock import LockUnavailable
+
+        try:
+            self._task.backlog.work(message)
+        except LockUnavailable:
+            id, args, kwargs = message
+            again = f"{_first(id)}:{time.time_ns()}"
+            send = partial(self._task.put, args, kwargs, again)
+            self._task.gate.enqueue(args, kwargs, send, id=again, again=True)
+            raise
+        finally:
+            self._messages.done()
+
+    def owes(self) -> bool:
+        """Whether a message waits. Nobody calls any more; what is parked goes on by a sweep."""
+        from django_redislock import LockError
+        from django_redislock.tasks.guarded import sweep
+
+        self._open = False
+        [rule] = self._task.gate.rules
+        while not self._messages.waiting():
+            time.sleep(0.05)
+            if self._messages.taken():
+                continue
+            with suppress(LockError, RedisError):
+                left = 0
+                for name in self._redis.zrange("redislock:tasks", 0, -1):
+                    key = f"redislock:{{{name}}}:sent"
+                    sent = dict.fromkeys(self._redis.zrange(key, 0, -1), 1)
+                    if sent:  # by a process that was killed before: ten seconds later
+                        self._redis.zadd(key, sent, xx=True)
+                    left += len(sent) + sum(sweep(rule.of(name)))
+                if not left:
+                    return False
+        return True
+
+
+class Unique(Limited):
+    title = "`unique`"
+    places = 1
+
+    def rule(self) -> Any:
+        from django_redislock.tasks import unique
+
+        return unique("{item}")
+
+
+def _first(id: str) -> str:
+    """Return the id of the first attempt."""
+    return id.partition(":")[0]
+
+
 def _by(history: History, key: Callable[[Any], Any]) -> dict[Any, list[Attempt]]:
     found: dict[Any, list[Attempt]] = defaultdict(list)
     for attempt in history.attempts:
@@ -221,8 +373,42 @@ def handed_on(history: History, terms: Terms) -> Iterator[Problem]:
             yield Problem("inherited", f"{after} found {found}, and not {may}, after {before}")
 
 
+def none_lost(history: History, terms: Terms) -> Iterator[Problem]:
+    """Never more tasks of a name run than may. After each call that was answered its task begins,
+    or another one of its name; and of a unique name one task waits."""
+    for item, attempts in _by(history, int).items():
+        runs = [one for one in attempts if "run" in one.about]
+        yield from (Problem("exclusive", what) for what in overlaps(_granted(runs), terms.places))
+        # The queue of a task that could not begin tries again, and so it does after a kill. But a
+        # kill may come just after the server has let it begin.
+        begun = [one for one in runs if one.granted or not one.outcome]
+        calls = [one for one in attempts if "call" in one.about and one.granted]
+        own = {one.about["got"]: one for one in calls if one.about["got"] == one.about["call"]}
+        for call in calls:
+            got = call.about["got"]
+            if not any(
+                one.about["run"] == got
+                if got == call.about["call"]
+                else (one.answered or one.killed or math.inf) >= call.asked
+                for one in begun
+            ):
+                rule = "skipped" if got in own else "blocked"
+                yield Problem(rule, f"{call} of the task {item} got {got}, and no run began then")
+        if terms.places == 1:
+            firsts = {
+                id: min((one.asked for one in runs if one.about["run"] == id), default=math.inf)
+                for id in own
+            }
+            for (one, first), (other, second) in permutations(own.items(), 2):
+                if first.valid_from < second.asked and firsts[one] > second.valid_from:
+                    what = f"{second} has queued {other}, and {one} of {first} waited"
+                    yield Problem("again", what)
+
+
 RULES: dict[type[Ours], Callable[[History, Terms], Iterator[Problem]]] = {
     Once: done_once,
     Ticks: run_once,
     Notes: handed_on,
+    Unique: none_lost,
+    Limited: none_lost,
 }

@@ -17,7 +17,7 @@ from tests.faults.torture.history import Attempt, History, Write
 from tests.peers.adapters import Peer
 
 from .court import Run, verdict
-from .deeds import Notes, Once, Ticks
+from .deeds import Limited, Notes, Once, Ticks, Unique
 
 Kind = type[Peer]
 Fault = Callable[[History, random.Random, Kind], bool]
@@ -230,10 +230,76 @@ def older_note(history: History, dice: random.Random, kind: Kind) -> bool:
     return len(granted) > 1
 
 
+def _runs(history: History) -> list[History]:
+    """The runs of the tasks of each name, as a history of their own."""
+    items: dict[int, list[Attempt]] = {}
+    for attempt in history.attempts:
+        if "run" in attempt.about:
+            items.setdefault(attempt.about["item"], []).append(attempt)
+    return [History(runs, []) for runs in items.values()]
+
+
+def run_beside(history: History, dice: random.Random, kind: Kind) -> bool:
+    """A task begins while as many of its name run as may."""
+    runs = _runs(history)
+    for its in dice.sample(runs, len(runs)):
+        if _beside(max)(its, dice, kind):
+            guest = its.attempts[-1]
+            guest.about = {**its.attempts[0].about}
+            history.attempts.append(guest)
+            return True
+    return False
+
+
+def _queued(history: History) -> list[Attempt]:
+    """The calls that have queued a task."""
+    return [one for one in history.attempts if one.about.get("got", "") == one.about.get("call")]
+
+
+def call_lost(history: History, dice: random.Random, kind: Kind) -> bool:
+    """A call queues a task that never begins, or gets the handle of one that has begun before."""
+    queued = _queued(history)
+    if queued:
+        lost = copy.copy(dice.choice(queued))
+        lost.asked, lost.answered = history.ended + LONG, history.ended + LONG + QUICK
+        lost.about = lost.about | {"call": "planted"}
+        if kind is Limited:
+            lost.about["got"] = "planted"
+        history.attempts.append(lost)
+    return bool(queued)
+
+
+def two_wait(history: History, dice: random.Random, kind: Kind) -> bool:
+    """A call queues a task although another one of its name waits."""
+    found = [
+        (one, other, run)
+        for one, other in pairwise(_queued(history))
+        if one.about["item"] == other.about["item"]
+        for run in [run for run in history.attempts if run.about.get("run") == one.about["got"]][
+            :1
+        ]
+        if run.asked > one.valid_from
+    ]
+    if found:
+        one, other, run = dice.choice(found)
+        third = (run.asked - one.valid_from) / 3
+        other.asked, other.answered = one.valid_from + third, run.asked - third
+    return bool(found)
+
+
 DEEDS: dict[Kind, dict[str, Fault]] = {
     Once: {"a work that is done twice": done_twice},
     Ticks: {"a tick that is run twice": done_twice},
     Notes: {"a note that is not the last one": older_note},
+    Unique: {
+        "a second task of a name that runs": run_beside,
+        "a call that no task follows": call_lost,
+        "a second task of a name that waits": two_wait,
+    },
+    Limited: {
+        "a task more than the limit": run_beside,
+        "a call whose task is lost": call_lost,
+    },
 }
 """Those of kinds that are more than a lock."""
 ALL = [*FAULTS, *(fault for faults in DEEDS.values() for fault in faults)]

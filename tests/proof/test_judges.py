@@ -11,9 +11,9 @@ from tests.faults.torture.arena import Plan
 from tests.faults.torture.story import Story
 from tests.peers.adapters import Ours
 from tests.proof.court import verdict
-from tests.proof.deeds import Notes, Once, Ticks
+from tests.proof.deeds import Limited, Notes, Once, Ticks, Unique
 from tests.proof.kinds import KINDS, Majority, Mutex, Places, ReadWrite
-from tests.proof.planted import FAULTS
+from tests.proof.planted import DEEDS, FAULTS
 
 WRITER = ReadWrite.places
 BOTH = ["checker", "z3"]
@@ -294,3 +294,79 @@ def test_the_note_of_one_that_was_killed() -> None:
         story.grant("B", 20, asked=19, ends=30)
         story.event(20.1, "B", "noted", about={"inherited": found})
         assert refused_by(story, Notes) == judges
+
+
+def tasks(kind: type[Ours]) -> Story:
+    """A and B queue tasks, D and E run them together if they may; what else a call can meet."""
+    story = Story()
+
+    def does(who: str, at: float, until: float, **about: str) -> None:
+        story.grant(who, at + 0.5, asked=at, ends=at + 10)
+        story.event(at + 0.6, who, "noted", about={"item": 7, **about})
+        story.release(who, until, until=until + 0.1)
+
+    def runs(who: str, at: float, id: str) -> None:
+        does(who, at, at + (6 if kind is Limited else 1), run=id)
+
+    does("A", 1, 2, call="m1", got="m1")
+    runs("D", 5, "m1")
+    does("B", 7, 8, call="m2", got="m2")
+    if kind is Limited:
+        does("C", 7, 8, call="m3", got="m3")
+        runs("F", 9, "m3")
+    else:
+        does("C", 7, 8, call="m3", got="m2")
+    story.ask("G", 9)
+    story.event(9.1, "G", "refused", about={"item": 7, "run": "m2"})  # it is parked
+    runs("E", 10, "m2")
+    return story
+
+
+@pytest.mark.parametrize(
+    ("kind", "fault"), [(kind, fault) for kind in (Unique, Limited) for fault in DEEDS[kind]]
+)
+def test_a_fault_of_tasks_is_refused(kind: type[Ours], fault: str) -> None:
+    """The same history without it fits."""
+    assert refused_by(tasks(kind), kind) == []
+    for seed in range(5):
+        changed = tasks(kind).history()
+        assert DEEDS[kind][fault](changed, random.Random(seed), kind)
+        plan = Plan(peer=kind, lease=10.0, kills=0, stops=0)
+        assert verdict(plan, changed).refused_by == ["checker"]
+
+
+@pytest.mark.parametrize(
+    ("end", "at", "rules"),
+    [
+        pytest.param("killed", 2.5, set(), id="killed later"),
+        pytest.param("killed", 3.5, {"skipped"}, id="killed before"),
+        pytest.param("failed", 2.5, {"skipped"}, id="failed"),
+    ],
+)
+def test_a_start_of_which_nobody_knows(end: str, at: float, rules: set[str]) -> None:
+    """The task of a killed worker may have begun until then. After an error another one begins."""
+    story = Story()
+    story.grant("A", 1.5, asked=1, ends=None)
+    story.event(1.6, "A", "noted", about={"item": 7, "call": "m1", "got": "m1"})
+    story.ask("B", 2)
+    story.event(2.1, "B", "noted", about={"item": 7, "run": "m1"})
+    if end == "killed":
+        story.event(3, "monkey", "kill", whom="B")
+    else:
+        story.event(3, "B", "failed")
+    story.grant("A", at + 0.1, asked=at, ends=None)
+    story.event(at + 0.2, "A", "noted", about={"item": 7, "call": "m2", "got": "m1"})
+    plan = Plan(peer=Unique, lease=10.0, kills=0, stops=0)
+    assert {one.rule for one in verdict(plan, story.history()).checker} == rules
+
+
+def test_the_claim_of_a_call_that_was_killed() -> None:
+    """It blocks its name for a while, and that is counted."""
+    story = Story()
+    story.ask("A", 1)
+    story.event(1.1, "A", "noted", about={"item": 7, "call": "m1"})
+    story.event(2, "monkey", "kill", whom="A")
+    story.grant("B", 3, asked=2.5, ends=None)
+    story.event(3.1, "B", "noted", about={"item": 7, "call": "m2", "got": "m1"})
+    plan = Plan(peer=Unique, lease=10.0, kills=0, stops=0)
+    assert {one.rule for one in verdict(plan, story.history()).checker} == {"blocked"}

@@ -37,7 +37,7 @@ from django_redislock.transport.server import server_of
 from tests.caches import caches
 from tests.faults.proxy import Fault, Proxy, script
 from tests.tasks.by_hand import Handle, Task, task
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, eventually
 
 NAME = "task:reindex:7"
 CLAIM = f"redislock:{{{NAME}}}:claim"

@@ -152,7 +152,9 @@ def _look(plan: Plan, path: Path, site: Site) -> None:
             left += there.intersection((lock, *plan.peer.transient(NAME)))
     # What keeps account of a lease that ended without a release is put right by the next one.
     process = CONTEXT.Process(
-        target=take_once, args=(plan.peer, site.url, plan.ttl, plan.settings), daemon=True
+        target=take_once,
+        args=(plan.peer, site.url, plan.ttl, plan.settings, path.parent),
+        daemon=True,
     )
     process.start()
     process.join(PATIENCE)

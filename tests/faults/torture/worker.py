@@ -49,21 +49,26 @@ def work(task: Task, who: str) -> None:
     """Go round until the time is up."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the arena, which ends us
     worker = _Worker(task, who)
-    while now() < task.until:
+    while now() < task.until or worker.owes():
         worker.round()
 
 
-def take_once(peer: type[Peer], url: str, ttl: float, settings: Mapping[str, Any]) -> None:
+def take_once(
+    peer: type[Peer], url: str, ttl: float, settings: Mapping[str, Any], directory: Path
+) -> None:
     """Take the whole lock when nobody else wants it, and give it back."""
     mode = max(peer.modes, key=lambda mode: peer.modes[mode])
-    held = _connect(peer, url, None, settings).acquire_as(mode, NAME, ttl, 5)
+    held = _connect(peer, url, None, settings, directory).acquire_as(mode, NAME, ttl, 5)
     assert held is not None
     with suppress(NotOurs):  # it took longer than the ttl
         held.release()
 
 
-def _connect(peer: type[Peer], url: str, timeout: float | None, its: Mapping[str, Any]) -> Peer:
+def _connect(
+    peer: type[Peer], url: str, timeout: float | None, its: Mapping[str, Any], directory: Path
+) -> Peer:
     connected = peer(url, timeout=timeout)
+    connected.directory = directory
     if its:
         from django.conf import settings
 
@@ -77,7 +82,9 @@ class _Worker:
         self._dice = random.Random(f"{task.seed} {who}")
         self._journal = Journal(task.journal, who)
         self._writer = Writer(task.register, who)
-        self._peer = _connect(task.peer, task.url, task.timeout, task.settings)
+        directory = task.journal.parent
+        self._peer = _connect(task.peer, task.url, task.timeout, task.settings, directory)
+        self.owes = self._peer.owes
         self._number = 0
 
     def round(self) -> None:
