@@ -33,6 +33,8 @@ FAULTS = {
     "failover": "failovers",
     "promotion": "failovers in a cluster",
     "move": "slot moves",
+    "slow": "slow members",
+    "slow_majority": "slow majorities",
 }
 """What the nemeses do, by its name in the journal."""
 LONGEST = 6.0

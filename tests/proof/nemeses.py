@@ -105,6 +105,14 @@ MOVE = Nemesis(
     {"outage": "move", "lease": 1.0, "long": 0.004},
     seconds=4.0,
 )
+SLOW = Nemesis(
+    "slow member",
+    "One of three servers answers later than a `Redlock` waits for it, for up to 0.8 s.",
+    {"outage": "slow"},
+)
+SLOW_MAJORITY = Nemesis(
+    "slow majority", "The same, and there are two of them.", {"outage": "slow_majority"}
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,7 +163,7 @@ PROMISES = (
     *(Promise(CONFIRMED, kind) for kind in SINGLE),
     *(Promise(PROMOTION, kind, LOSES, _REPLICA) for kind in KINDS),
     *(Promise(MOVE, kind) for kind in KINDS),
-    *(Promise(nemesis, Majority, NO_TOKEN, _TOKENS) for nemesis in PLAIN),
+    *(Promise(nemesis, Majority, NO_TOKEN, _TOKENS) for nemesis in (*PLAIN, SLOW, SLOW_MAJORITY)),
     Promise(EMPTY, Majority, LOSES | NO_TOKEN, "a server that forgets gives its vote twice"),
     Promise(OLD_FILE, Majority, LOSES | NO_TOKEN, _FILE),
     *(Promise(nemesis, Once) for nemesis in (KILL, STOP)),
@@ -169,8 +177,5 @@ PROMISES = (
     *(Promise(EMPTY, kind, FORGETS | BLOCKED, "what was done is forgotten") for kind in RULES),
 )
 
-NOT_RUN = {
-    WaitingMutex: "refused with a `ValueError`",
-    **dict.fromkeys((Majority, *RULES), "not run"),
-}
-"""What the table says where there is no promise."""
+NOT_RUN = {(nemesis, WaitingMutex): "refused with a `ValueError`" for nemesis in (PROMOTION, MOVE)}
+"""What the table says where there is no promise, and it is not "not run"."""

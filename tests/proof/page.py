@@ -25,9 +25,8 @@ def promises() -> str:
     rows = [["nemesis", "what it does", *(kind.title for kind in kinds)]]
     for nemesis in dict.fromkeys(promise.nemesis for promise in PROMISES):
         its = {one.kind: one.why or "no violation" for one in PROMISES if one.nemesis is nemesis}
-        rows.append(
-            [nemesis.name, nemesis.does, *(its.get(kind, NOT_RUN.get(kind, "")) for kind in kinds)]
-        )
+        row = (its.get(kind) or NOT_RUN.get((nemesis, kind), "not run") for kind in kinds)
+        rows.append([nemesis.name, nemesis.does, *row])
     return pages.table(rows)
 
 

@@ -22,6 +22,8 @@ LONG = "long"
 """As long as there is such a file, all sections are long."""
 JUMP = 0.5
 """Seconds by which a clock is set, at most."""
+LATE = 0.12, 0.4
+"""Seconds by which an answer comes later. A Redlock with a ttl of 1 s waits for 0.1 s."""
 LIBFAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
 
 
@@ -142,6 +144,28 @@ class Shifted(Site):
         new.replace(self._offset)
 
 
+class Delayed(Site):
+    """Servers whose answers can come late."""
+
+    def start(self, started: ExitStack) -> None:
+        super().start(started)
+        self._proxies = [started.enter_context(Proxy(server)) for server in self.primaries]
+        self.url = " ".join(proxy.url for proxy in self._proxies)
+
+    def slow(self, enough: threading.Event, members: int = 1) -> None:
+        """Let a server answer late for a while."""
+        late = self._dice.sample(self._proxies, members)
+        for proxy in late:
+            proxy.slow = self._dice.uniform(*LATE)
+        enough.wait(self._dice.uniform(0.3, 0.8))
+        for proxy in late:
+            proxy.slow = 0.0
+
+    def slow_majority(self, enough: threading.Event) -> None:
+        """Let two of three servers answer late."""
+        self.slow(enough, 2)
+
+
 class Watched(Site):
     """A primary and its replica, watched by a sentinel."""
 
@@ -212,6 +236,7 @@ class Sharded(Site):
 
 SITES = {
     **dict.fromkeys(("clock_forward", "clock_back"), Shifted),
+    **dict.fromkeys(("slow", "slow_majority"), Delayed),
     "failover": Watched,
     **dict.fromkeys(("move", "promotion"), Sharded),
 }
