@@ -59,9 +59,11 @@ def in_the_wrong_order(make_task: Callable[[Any], Any]) -> None:
 
 class TestCelery:
     @pytest.fixture
-    def working(self) -> Iterator[Callable[[], Any]]:
+    def working(
+        self, django_db_setup: None, django_db_blocker: Any
+    ) -> Iterator[Callable[[], Any]]:
         """A worker in a thread, with a broker in memory. It knows the tasks that are there when
-        it starts."""
+        it starts. Celery checks the models, and so asks the database from Django 6.1 on."""
         celery = pytest.importorskip("celery")
         from celery.contrib.testing.worker import start_worker
 
@@ -69,9 +71,10 @@ class TestCelery:
         app.conf.worker_hijack_root_logger = False
         app.set_default()
         level = logging.getLogger().level
-        yield partial(
-            start_worker, app, pool="solo", perform_ping_check=False, loglevel="critical"
-        )
+        with django_db_blocker.unblock():
+            yield partial(
+                start_worker, app, pool="solo", perform_ping_check=False, loglevel="critical"
+            )
         logging.getLogger().setLevel(level)  # the worker has set it for all tests
 
     @pytest.mark.slow  # the worker takes seconds to end
