@@ -816,6 +816,12 @@ FAULTS = [
         TASKS,
     ),
     Fault(
+        "tasks: a call counts on a message that was never sent",
+        "not retry and (self._replaces(conflict) or not conflict.sent):",
+        "not retry and self._replaces(conflict):",
+        TASKS,
+    ),
+    Fault(
         "tasks: a call in a transaction counts on a task that begins before the commit",
         "            handle = self._instead(conflict)\n",
         "            return self._instead(conflict)\n",

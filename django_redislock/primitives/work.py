@@ -77,20 +77,22 @@ class NotBegun(LockError):
 class TaskConflict(LockNotAcquired):
     """A task of this name waits in the queue already, or runs."""
 
-    def __init__(self, name: str, holder: Holder | list[Any], id: str, runs: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        holder: Holder | list[Any],
+        id: str,
+        runs: bool = False,
+        sent: bool = True,
+    ) -> None:
         super().__init__(name, holder, 0.0)
-        self.args = (name, self.holder._plain(), id, runs)
-        self.id, self.runs = id, runs
+        self.args = (name, self.holder._plain(), id, runs, sent)
+        self.id, self.runs, self.sent = id, runs, sent
         by, at = self.holder, self.holder.acquired_at
         its = f"the task {id} {'runs' if runs else 'waits in the queue'}"
-        its = "a task that is being queued" if self.being_queued else its
+        its = its if sent else "a task that is being queued"
         since = "" if at is None else f" since {at:%H:%M:%S} UTC"
         self.message = f"{name!r}: {its}{since}, by {by.owner} ({by.label})"
-
-    @property
-    def being_queued(self) -> bool:
-        """Whether the queue has given no id yet."""
-        return self.id.startswith(TICKET)
 
 
 def keys_of(keys: Keys, token: str) -> list[str]:
@@ -175,18 +177,19 @@ class Work:
         settle: tuple[float, float] | None = None,
         message: bytes = b"",
         over: str = "",
+        sent: bool = False,
     ) -> TaskConflict | None:
         """Claim the name for the message `id`, for `lives` seconds; 0: only look. None: claimed.
 
         `alone`: a running task is a conflict, too. `settle`: it is due after so many seconds, and
         at most so many after the first call; 0: without such a limit. `over` is the waiting
-        message that is replaced. Asks twice when the connection is lost. Raises
-        `LockUnavailable`.
+        message that is replaced. `sent`: the message is in the queue already. Asks twice when the
+        connection is lost. Raises `LockUnavailable`.
         """
         due = "" if settle is None else "|".join(str(milliseconds(one)) for one in settle)
         args: list[Word] = [
             *(tokens.word(), id, says, milliseconds(lives), int(alone), message, due, over),
-            *(keys.name, self.limit),
+            *(keys.name, self.limit, int(sent)),
         ]
         name = keys.unscoped or keys.name
 
@@ -194,10 +197,10 @@ class Work:
             match self._rest(answer):
                 case [1]:
                     return None
-                case [0, id, says, at]:
+                case [0, id, says, at, sent]:
                     owner, _, label = readable(text(says)).partition("|")
                     by = Holder(owner, label, None, server_time(instant(at)), 0.0, 0.0)
-                    return TaskConflict(name, by, text(id).decode())
+                    return TaskConflict(name, by, text(id).decode(), sent=flag(sent))
                 case [2, id, record, now_us]:
                     by = Holder.parse(maybe(record) or b"", 0, instant(now_us))
                     return TaskConflict(name, by, text(id).decode(), True)

@@ -9,7 +9,9 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
+from time import sleep
 from typing import Any, NamedTuple, Protocol
 from weakref import WeakValueDictionary
 
@@ -17,6 +19,7 @@ from django.db import connections
 
 from ..base import label, tokens
 from ..base.callables import written
+from ..base.clock import now
 from ..base.exceptions import LeaseLost, LockUnavailable
 from ..base.label import dotted_path
 from ..lease import claims, notes
@@ -35,6 +38,10 @@ from .upkeep import upkeep
 
 logger = logging.getLogger("django_redislock")
 
+SENT_WITHIN = 1.0
+"""Seconds after which a call takes the place of one whose message is not known to be sent."""
+PAUSE = 0.005
+"""Seconds after which it looks again for the first time."""
 MOST = 64 * 1024
 """Bytes of a message, or of arguments, that are kept in Redis."""
 
@@ -307,7 +314,7 @@ class Call:
         # that waits for the commit may never come. So nothing is decided before.
         conflict = self._ask("", 0.0)
         handle = None if id is None else self.guarded.queue.handle(self.guarded.task, id)
-        if conflict is not None and not self._replaces(conflict):
+        if conflict is not None and conflict.sent and not self._replaces(conflict):
             handle = self._instead(conflict)
         where, replaces = (connection, self.named.keys.lock), self.rule.on_conflict == "replace"
         commit = _commits.get(where)
@@ -333,9 +340,14 @@ class Call:
     ) -> TaskConflict | None:
         """Claim the name, if it is free. A `retry` may come while its own attempt runs. Raises
         `LockUnavailable`."""
-        conflict = self._ask(id, lives, text, retry=retry)
-        if conflict is not None and not retry and self._replaces(conflict):
-            replaced, conflict = conflict, self._ask(id, lives, text, over=conflict.id)
+        ask: Callable[..., TaskConflict | None] = partial(self._ask, id, lives, text, retry=retry)
+        conflict, pause, give_up = ask(), PAUSE, now() + SENT_WITHIN
+        # Its caller may be killed, or its queue refuse it. Then nobody may count on it.
+        while conflict is not None and not (conflict.sent or retry or now() > give_up):
+            sleep(pause)
+            conflict, pause = ask(), 2 * pause
+        if conflict is not None and not retry and (self._replaces(conflict) or not conflict.sent):
+            replaced, conflict = conflict, ask(over=conflict.id)
             if conflict is None:
                 self.named.tell("replaced", replaced.id)
         if conflict is None:
@@ -358,6 +370,7 @@ class Call:
             settle=rule.settle if text else None,
             message=text,
             over=over,
+            sent=retry,
         )
         try:
             return run(its)
@@ -365,14 +378,13 @@ class Call:
             send_promoted(named)
 
     def _replaces(self, conflict: TaskConflict) -> bool:
-        free = not (conflict.runs or conflict.being_queued)
-        return free and self.rule.on_conflict == "replace"
+        return not conflict.runs and self.rule.on_conflict == "replace"
 
     def _instead(self, conflict: TaskConflict) -> Any:
         """Return what a call gets that queues nothing, or raise the conflict."""
         if self.rule.on_conflict == "raise":
             raise conflict
-        if self.rule.on_conflict == "skip" or conflict.being_queued:
+        if self.rule.on_conflict == "skip" or not conflict.id:
             return None
         return self.guarded.queue.handle(self.guarded.task, conflict.id)
 

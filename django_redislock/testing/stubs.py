@@ -382,7 +382,7 @@ def _tasks_busy(pattern: str, holder: Holder) -> Iterator[None]:
 
     async def claimed(its: Any, port: Any, keys: Keys, *args: Any, **options: Any) -> Any:
         if matches(keys.name, pattern):
-            return work.TaskConflict(keys.unscoped or keys.name, holder, work.TICKET, True)
+            return work.TaskConflict(keys.unscoped or keys.name, holder, "", True)
         return await claim(its, port, keys, *args, **options)
 
     async def begun(its: Any, port: Port, asked: Claim, wait: float | None) -> Grant:

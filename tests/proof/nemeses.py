@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.peers.adapters import Ours
 
-from .deeds import RULES, Limited, Notes, Once, Ticks, Unique
+from .deeds import RULES, Once
 from .kinds import KINDS, Majority, WaitingMutex
 
 
@@ -137,9 +137,6 @@ AGAIN = frozenset({"again"})
 FORGETS = frozenset({"exclusive", "again", "skipped", "inherited"})
 """What is done is done again, and notes, claims and parked tasks are lost."""
 
-BLOCKED = frozenset({"blocked"})
-"""A call met the claim of one that was not answered, and no task was queued."""
-
 NO_TOKEN = frozenset({"fence", "starved"})
 """What Redlock does not promise: it has no fencing token, and serves waiters in no order."""
 
@@ -150,7 +147,6 @@ SINGLE = (*KINDS, WaitingMutex)
 _TOKENS = "only late writes and passed waiters: no fencing token, no queue"
 _FILE = "what is not in the file is forgotten"
 _REPLICA = "what the replica has not heard is free"
-_CLAIM = "a call that is broken off may cost the name 30 s"
 
 PROMISES = (
     *(Promise(nemesis, kind) for kind in SINGLE for nemesis in PLAIN),
@@ -171,10 +167,8 @@ PROMISES = (
         Promise(nemesis, Once, AGAIN, "done again if Redis did not hear in time that it was done")
         for nemesis in (LOSE, RESTART, PAUSE, TOGETHER)
     ),
-    *(Promise(nemesis, kind) for kind in (Ticks, Notes, Limited) for nemesis in PLAIN),
-    Promise(STOP, Unique),
-    *(Promise(nemesis, Unique, BLOCKED, _CLAIM) for nemesis in PLAIN if nemesis is not STOP),
-    *(Promise(EMPTY, kind, FORGETS | BLOCKED, "what was done is forgotten") for kind in RULES),
+    *(Promise(nemesis, kind) for kind in RULES if kind is not Once for nemesis in PLAIN),
+    *(Promise(EMPTY, kind, FORGETS, "what was done is forgotten") for kind in RULES),
 )
 
 NOT_RUN = {(nemesis, WaitingMutex): "refused with a `ValueError`" for nemesis in (PROMOTION, MOVE)}

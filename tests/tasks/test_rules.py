@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext, suppress
@@ -27,10 +29,11 @@ from django_redislock import (
     redis_lock,
 )
 from django_redislock.inspection.tasks import names, tasks
+from django_redislock.primitives import work
 from django_redislock.primitives.contract import Claim, run
 from django_redislock.primitives.keys import Keys
 from django_redislock.primitives.work import Work
-from django_redislock.tasks import TaskConflict, TaskEvent, limited, task_event, unique
+from django_redislock.tasks import TaskConflict, TaskEvent, guarded, limited, task_event, unique
 from django_redislock.testing import redis_unavailable, tasks_coalesced
 from django_redislock.transport.ports import SyncPort
 from django_redislock.transport.server import server_of
@@ -44,6 +47,7 @@ CLAIM = f"redislock:{{{NAME}}}:claim"
 NOTE = f"redislock:{{{NAME}}}:note"
 
 Done = list[Any]
+Others = ThreadPoolExecutor
 
 
 @pytest.fixture(autouse=True)
@@ -68,6 +72,20 @@ def reindex(renames: bool, done: Done) -> Task:
         done.append((pk, note) if note else pk)
 
     return task(reindex, renames=renames)
+
+
+@pytest.fixture
+def others() -> Iterator[Others]:
+    """Another thread, which has a database connection of its own."""
+    with ThreadPoolExecutor(1) as thread:
+        yield thread
+
+
+def raises(error: type[BaseException]) -> Callable[..., Any]:
+    def fail(*_args: Any, **_kwargs: Any) -> None:
+        raise error
+
+    return fail
 
 
 def elsewhere(call: Callable[[], Any]) -> Any:
@@ -379,14 +397,91 @@ def test_redis_is_away_at_a_start(reindex: Task, own_server: RedisServer) -> Non
         reindex.backlog.work()
 
 
-# Transactions.
+# A call that comes while another one is being queued.
 
 
 @pytest.fixture
-def others() -> Iterator[Callable[..., Any]]:
-    """Calls something in a thread with a database connection of its own."""
-    with ThreadPoolExecutor(1) as pool:
-        yield lambda *call: pool.submit(*call).result(PATIENCE)
+def waits(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set when a call waits for another one."""
+    waits = threading.Event()
+
+    def sleep(seconds: float) -> None:
+        waits.set()
+        time.sleep(seconds)
+
+    monkeypatch.setattr(guarded, "sleep", sleep)
+    return waits
+
+
+@pytest.mark.parametrize("error", [None, OSError("the queue is away")])
+def test_it_waits_for_that(
+    reindex: Task,
+    others: Others,
+    waits: threading.Event,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception | None,
+) -> None:
+    """Until it is done, or has failed. Then there is one message, and it has its handle."""
+    unique("reindex:{pk}")(reindex)
+    monkeypatch.setattr(guarded, "SENT_WITHIN", PATIENCE)
+    put, second = reindex.put, None
+
+    def slow(*args: Any) -> Any:
+        nonlocal second
+        if second is None:
+            second = others.submit(reindex.enqueue, 7)
+            assert waits.wait(PATIENCE)
+            if error is not None:
+                raise error
+        return put(*args)
+
+    monkeypatch.setattr(reindex, "put", slow)
+    with suppress(OSError):
+        reindex.enqueue(7)
+    assert second is not None
+    handle = second.result(PATIENCE)
+    (message,) = reindex.backlog.messages
+    assert handle.id == message.id
+
+
+def test_a_caller_that_was_killed(
+    reindex: Task, waits: threading.Event, monkeypatch: pytest.MonkeyPatch, redis: Redis
+) -> None:
+    """It has claimed the name, and sent nothing. After a moment the next call takes its place."""
+    unique("reindex:{pk}")(reindex)
+    monkeypatch.setattr(reindex, "put", raises(SystemExit))
+    monkeypatch.setattr(work, "confirm", raises(SystemExit))
+    with pytest.raises(SystemExit):
+        reindex.enqueue(7)
+    monkeypatch.undo()
+    monkeypatch.setattr(guarded, "SENT_WITHIN", 0.05)
+    assert 0 < redis.pttl(CLAIM) <= 30_000
+    reindex.enqueue(7)
+    assert len(reindex.backlog.messages) == 1
+    assert redis.pttl(CLAIM) > 30_000
+
+
+def test_a_slow_caller(
+    reindex: Task, monkeypatch: pytest.MonkeyPatch, others: Others, done: Done
+) -> None:
+    """Its message comes after all, and runs: its caller has its handle."""
+    unique("reindex:{pk}")(reindex)
+    monkeypatch.setattr(guarded, "SENT_WITHIN", 0.05)
+    put = reindex.put
+
+    def slow(*args: Any) -> Any:
+        monkeypatch.setattr(reindex, "put", put)
+        others.submit(reindex.enqueue, 7, "second").result(PATIENCE)
+        return put(*args)
+
+    monkeypatch.setattr(reindex, "put", slow)
+    reindex.enqueue(7, "first")
+    for _ in range(2):
+        reindex.backlog.work()
+    assert done == [(7, "second"), (7, "first")]
+
+
+# Transactions.
 
 
 @pytest.mark.django_db(transaction=True)
@@ -456,14 +551,12 @@ def test_a_task_that_waits_at_the_commit_is_enough(reindex: Task) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_nobody_counts_on_an_open_transaction(
-    reindex: Task, others: Callable[..., Any], done: Done
-) -> None:
+def test_nobody_counts_on_an_open_transaction(reindex: Task, others: Others, done: Done) -> None:
     """It may be rolled back, and then a call that had counted on it would be lost."""
     unique("reindex:{pk}")(reindex)
     with pytest.raises(ZeroDivisionError), transaction.atomic():
         reindex.enqueue(7, "in it")
-        others(reindex.enqueue, 7, "beside it")
+        others.submit(reindex.enqueue, 7, "beside it").result(PATIENCE)
         raise ZeroDivisionError
     reindex.backlog.work()
     assert done == [(7, "beside it")]

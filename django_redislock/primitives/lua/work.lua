@@ -5,8 +5,9 @@
 -- the first one: it is sent to the queue again, and its permit waits for it.
 --
 -- KEYS   as in permits.lua; then
---        9 claim     hash    the task that waits in the queue: id, says (owner|label), at (µs); and of one
---                            that settles: first and due (µs), message (the arguments of the last call)
+--        9 claim     hash    the task that waits in the queue: id, says (owner|label), at (µs), sent if it
+--                            is known to be there; and of one that settles: first and due (µs), message
+--                            (the arguments of the last call)
 --        10 parked   list    ids of messages, in order
 --        11 sent     zset    id of a promoted message → until when it has its permit, µs
 --        12 messages hash    id → weight, a mark, and the message: parked, promoted, or kept until the

@@ -12,8 +12,10 @@
 --          8 over     the id of the waiting message that is to be replaced; "": none
 --          9 name     for lists
 --          10 limit
+--          11 sent    1: the message is in the queue already. Else 0.
 -- Returns  {1, promoted, healed}                     claimed, or free
---          {0, id, says, at µs, promoted, healed}    that message waits in the queue, or is parked
+--          {0, id, says, at µs, sent, promoted, healed}  that message waits in the queue, or is parked; sent
+--                                                    is 0 if it is not known to be there yet
 --          {2, id, record, at µs, promoted, healed}  that message runs, by this holder, as in permits.lua
 -- luacheck: read globals now integer holders claim parked sent messages LASTS expire heal note
 -- luacheck: read globals all_runs since answer
@@ -37,10 +39,13 @@ if ARGV[5] == '1' then
     return answer(limit, {2, run[2], redis.call('HGET', holders, run[1]), integer(now)})
   end
 end
-local waiting, its_says, at, first = unpack(redis.call('HMGET', claim, 'id', 'says', 'at', 'first'))
+local waiting, its_says, at, first, is_sent = unpack(
+  redis.call('HMGET', claim, 'id', 'says', 'at', 'first', 'sent')
+)
 if waiting == id then return answer(limit, {1}) end
 if waiting and waiting == over then
-  redis.call('SET', withdrawn, '', 'PX', LASTS)
+  -- One that was not sent in time may be sent after all: its caller has its handle.
+  if is_sent then redis.call('SET', withdrawn, '', 'PX', LASTS) end
   redis.call('LREM', parked, 0, waiting)
   redis.call('ZREM', sent, waiting)
   redis.call('HDEL', messages, waiting, since(waiting))
@@ -48,7 +53,7 @@ elseif waiting then
   if message ~= '' and first then
     redis.call('HSET', claim, 'message', message, 'due', due(first))
   end
-  return answer(limit, {0, waiting, its_says, at})
+  return answer(limit, {0, waiting, its_says, at, is_sent and 1 or 0})
 end
 if lives == 0 then return answer(limit, {1}) end
 redis.call('DEL', claim)
@@ -56,6 +61,7 @@ redis.call('HSET', claim, 'id', id, 'says', says, 'at', integer(now))
 if settle_ms then
   redis.call('HSET', claim, 'first', integer(now), 'due', due(now), 'message', message)
 end
+if ARGV[11] == '1' then redis.call('HSET', claim, 'sent', 1) end
 redis.call('PEXPIRE', claim, lives)
 note(ARGV[9], lives)
 return answer(limit, {1})

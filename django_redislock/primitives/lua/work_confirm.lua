@@ -17,7 +17,7 @@ local until_us = integer(now + lives * 1000)
 local claimed = redis.call('HGET', claim, 'id') == id and 1 or 0
 if new_id == '' then return claimed == 1 and redis.call('DEL', claim) or 0 end
 if claimed == 1 then
-  redis.call('HSET', claim, 'id', new_id)
+  redis.call('HSET', claim, 'id', new_id, 'sent', 1)
   redis.call('PEXPIRE', claim, lives)
   if names ~= KEYS[1] then redis.call('ZADD', names, 'GT', integer((now / 1000) + lives), ARGV[5]) end
 end
