@@ -285,7 +285,7 @@ FAULTS = [
         "after loss: nobody pauses",
         "if not left and redis.call('EXISTS', lock, gone) == 0 then",
         "if false then",
-        f"{AFTER_LOSS} -k wait_that_is_over",
+        f"{AFTER_LOSS} -k 'wait_that_is_over or is_dead or new_server or guard_is_lost'",
     ),
     Fault(
         "after loss: nobody pauses for several names",
@@ -462,6 +462,89 @@ FAULTS = [
         "self.lease = weakref.ref(lease)",
         "self.lease = lambda: lease",
         "tests/test_renewal.py tests/test_leases.py",
+    ),
+    Fault(
+        "lease: a renewal without an answer is a loss",
+        "            lease.unknown()\n        raise",
+        "            lease.lose(LeaseLost(lease.claim.keys.name, 'no answer'))\n        raise",
+        "tests/faults/test_lost_renewal.py -k one_lost",
+    ),
+    Fault(
+        "watchdog: whoever is told of a change does nothing",
+        "            if lease.tracked and lease.renew:\n                # The holder may",
+        "            if False:\n                # The holder may",
+        "tests/faults/test_told_at_once.py"
+        " -k 'cleared or lock_that_is_gone or several_names or connection_is_lost'",
+    ),
+    Fault(
+        "queue: a script looks at as many waiters as there are",
+        "local budget = MOST",
+        "local budget = 1000000000",
+        "tests/test_bounds.py",
+    ),
+    Fault(
+        "queued: the first error ends a wait",
+        "if not error.passing or (self.over and not once_more):",
+        "if not once_more:",
+        "tests/faults/test_restart.py -k test_an_outage",
+    ),
+    Fault(
+        "run: the program goes on without its lock",
+        "elif self._lease._lifetime.lost is not None:",
+        "elif False:",
+        "tests/test_run.py -k ends_the_program",
+    ),
+    Fault(
+        "lease: it lasts until somebody says that it is lost",
+        "if self.error is None and not over and now() >= self.deadline:",
+        "if False:",
+        "tests/faults/test_lost_renewal.py tests/faults/test_pauses.py"
+        " -k 'all_lost or silence or test_the_holder'",
+    ),
+    Fault(
+        "watchdog: nobody is told at the deadline",
+        "                        lease.expire()\n                    except",
+        "                        pass\n                    except",
+        "tests/faults/test_on_lost.py -k at_the_deadline",
+    ),
+    Fault(
+        "waiting: a waiter sleeps until it is woken",
+        "        seconds = min(seconds, remaining + after)\n",
+        "        return left\n",
+        "tests/faults/test_kills.py tests/faults/test_lost_wakeup.py"
+        " -k 'test_the_holder or messages_lost'",
+    ),
+    Fault(
+        "background: no lock without a thread",
+        "    except (RuntimeError, MemoryError) as error:\n        if by_a_handler(error):",
+        "    except MemoryError as error:\n        if by_a_handler(error):",
+        "tests/faults/test_no_threads.py",
+    ),
+    Fault(
+        "replicas: nobody waits for them",
+        "if terms.replicas and isinstance(answer, list) and answer[:1] == [1]:",
+        "if False:",
+        "tests/faults/test_failover.py -k 'confirmed_lease or no_replica_confirms'",
+    ),
+    Fault(
+        "lock order: a contradiction is passed over",
+        "        if back is None:\n            return\n        before =",
+        "        return\n        before =",
+        "tests/test_lock_order.py -k 'two_orders or longer_cycle'",
+    ),
+    Fault(
+        "signals: a receiver that raises breaks the lock",
+        "signal.send_robust(sender=type(event), event=event)\n"
+        "    except (Exception, asyncio.CancelledError) as error:",
+        "signal.send(sender=type(event), event=event)\n"
+        "    except asyncio.CancelledError as error:",
+        "tests/test_signals.py -k one_that_raises",
+    ),
+    Fault(
+        "views: a streaming response is sent without the lock",
+        "            hold_until_sent(lease, response)\n        return response",
+        "            pass\n        return response",
+        "tests/views/test_release.py -k 'until_it_is_closed or dropped'",
     ),
     # The transport.
     Fault(

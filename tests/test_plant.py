@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 
 import pytest
+from _pytest.mark.expression import Expression
 
 from devtools import plant
 from devtools.pages import part
 from devtools.plant import FAULTS, PAGE, ROOT, Fault, find, sources
+from tests.docs.test_pages import TEST
 
 SOURCES = sources(ROOT)
 
@@ -26,6 +30,66 @@ def test_it_can_be_planted(fault: Fault) -> None:
 def test_the_page_has_all_of_them() -> None:
     """Else: python -m devtools.plant --write."""
     assert part(PAGE.read_text(encoding="utf-8"), "faults") == plant.table()
+
+
+TRIED = "a piece was taken out, and others held"
+TO_DO = "nobody has planted one yet"
+NO_FAULT = {
+    "A cancelled task leaves nothing behind": TRIED,
+    "A server that does not answer costs": TRIED,
+    "No key of a lock stays": TRIED,
+    "A killed waiter costs the others nothing": TO_DO,
+    "A lock goes to another process": TO_DO,
+    "A process notices at once that it lost": TO_DO,
+    "A waiter for several names holds none": TO_DO,
+    "One lost name is a lost lease": TO_DO,
+    "When the garbage collector closes": TO_DO,
+    "Work of `once` under a lease": TO_DO,
+    "After a failover that lost the lease": "the replica forgets, and no piece of this code",
+    "After the eviction or deletion of one lock": "it says what is not noticed",
+    "Processes with an earlier version": "the fault would be a difference of two versions",
+    "The server or the user has no `CLIENT": "it says what is not noticed",
+}
+"""Why a promise has none: by the beginning of its text."""
+
+
+@pytest.mark.slow
+def test_each_promise_has_one() -> None:
+    """`make break` runs a test that the promise names, unless there is a reason why not."""
+    page = (ROOT / "docs" / "promises.md").read_text(encoding="utf-8")
+    page = page.replace(part(page, "recovery"), "")  # seconds, which no piece of code gives
+    promises = {
+        line.removeprefix("| "): TEST.findall(line)
+        for line in page.splitlines()
+        if line.startswith("| ") and TEST.search(line)
+    }
+    files = {file for named in promises.values() for file, _ in named}
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", *sorted(files)]
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    ids = [line for line in said.splitlines() if "::" in line]
+    shown = {one for fault in FAULTS for one in ids if _runs(fault, one)}
+    tests = {tuple(re.split(r"::|\[", one)) for one in shown}
+    bare = {
+        promise
+        for promise, named in promises.items()
+        if not any(
+            file == one[0] and (not function or function in one)
+            for file, function in named
+            for one in tests
+        )
+    }
+    assert sorted(one for one in bare if not one.startswith(tuple(NO_FAULT))) == []
+    assert [it for it in NO_FAULT if not any(one.startswith(it) for one in bare)] == []
+
+
+def _runs(fault: Fault, id: str) -> bool:
+    """Whether `make break` runs this test."""
+    words = re.search(r"-k (?:'([^']*)'|(\S+))", fault.tests)
+    if id.partition("::")[0] not in fault.tests:
+        return False
+    return not words or Expression.compile(words[1] or words[2]).evaluate(
+        lambda word, **_: word.lower() in id.lower()
+    )
 
 
 SETTINGS = "settings: the settings beat the arguments"
