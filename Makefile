@@ -63,7 +63,7 @@ dist: $(VENV)/.dist ## sdist and wheel into dist/, as a release has them
 torture: $(VENV)/.test ## eight processes, killed and stopped, with 0, 3 and 10 % of replies lost
 	$(RUN) -m tests.faults.torture --seconds 30 --lost 0 3 10 $(ARGS)
 
-prove: $(VENV)/.prove ## ten minutes of kills, stops, lost replies and restarts, judged twice; docs/proof.md
+prove: $(VENV)/.prove $(if $(findstring --peers,$(ARGS)),$(VENV)/.peers) ## ten minutes of kills, stops, lost replies and restarts, judged twice; docs/proof.md
 	$(RUN) -m tests.proof $(ARGS)
 
 break: $(VENV)/.test ## N=12 takes a piece out of a copy, and shows what goes wrong; without N, the list

@@ -5,6 +5,7 @@
     python -m tests.proof --only mutex kill           what has all of these words in its name
     python -m tests.proof --export history.edn        writes the histories, too: .edn or .json
     python -m tests.proof --write                     puts the page into docs/proof.md
+    python -m tests.proof --peers                     the mutexes of other libraries, and no more
 
 Ends with 0 if nothing happened that was not promised and each fault was refused, and else with 1.
 """
@@ -16,15 +17,17 @@ import random
 import sys
 import time
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from devtools import pages
 from tests.faults.torture.site import possible
+from tests.peers.adapters import Ours
 
 from . import export
 from .court import Run, drawn, record
-from .nemeses import PROMISES
-from .page import name, page, promises
+from .nemeses import PEERS, PROMISES
+from .page import name, page, peers, promises
 from .planted import ALL, plant
 
 PAGE = Path(__file__).parents[2] / "docs" / "proof.md"
@@ -44,12 +47,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", nargs="*", default=[], metavar="WORD")
     parser.add_argument("--export", type=Path, metavar="FILE")
     parser.add_argument("--write", action="store_true")
+    parser.add_argument("--peers", action="store_true")
     given = parser.parse_args(arguments)
     if given.export and given.export.suffix not in (".edn", ".json"):
         parser.error(f"--export {given.export}: the name has to end with .edn or .json")
-    chosen = [one for one in PROMISES if all(word in name(one) for word in given.only)]
+    promised = PEERS if given.peers else PROMISES
+    chosen = [one for one in promised if all(word in name(one) for word in given.only)]
     if not chosen:
         parser.error(f"--only {' '.join(given.only)}: nothing has such a name")
+
+    missing = sorted({its.kind.title for its in chosen if find_spec(its.kind.module) is None})
+    if missing:
+        parser.error(
+            f"--peers: not installed: {', '.join(missing)}. Write: make prove ARGS=--peers"
+        )
 
     for one in [one for one in chosen if not possible(one.nemesis.harm.get("outage", ""))]:
         sys.stderr.write(f"{name(one)}: not run, since there is no libfaketime\n")
@@ -61,6 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for run in record(chosen, recording, given.seed, given.jobs):
         runs.append(run)
         sys.stderr.write(f"{name(run.promise)}: {run.operations} operations\n")
+    if given.peers:
+        return _peers(runs, write=given.write)
     planted = [*plant(runs, given.seed)]
     text = page(runs, planted, given.seed, time.monotonic() - began)
     sys.stdout.write(f"{text}\n\n")
@@ -87,6 +100,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else "As promised, and each planted fault was refused.\n"
     )
     return int(bool(wrong))
+
+
+def _peers(runs: Sequence[Run], *, write: bool) -> int:
+    """Show what came of each library. Returns 1 if this one broke something."""
+    text = peers(runs)
+    sys.stdout.write(f"{text}\n")
+    if write:
+        page = PAGE.read_text(encoding="utf-8")
+        PAGE.write_text(pages.replace(page, "peers", text), encoding="utf-8")
+    return int(any(run.violations for run in runs if issubclass(run.promise.kind, Ours)))
 
 
 if __name__ == "__main__":

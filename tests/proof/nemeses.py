@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.peers.adapters import Ours
+from tests.peers.adapters import Peer, Pottery, PythonRedisLock, RedisPy
 
 from .deeds import RULES, Once
-from .kinds import KINDS, Majority, WaitingMutex
+from .kinds import KINDS, Majority, Mutex, WaitingMutex
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +120,7 @@ class Promise:
     """What a kind of lock promises under a nemesis: no violation, unless it says why not."""
 
     nemesis: Nemesis
-    kind: type[Ours]
+    kind: type[Peer]
     breaks: frozenset[str] = frozenset()
     """The rules that may be broken."""
     why: str = ""
@@ -173,3 +173,10 @@ PROMISES = (
 
 NOT_RUN = {(nemesis, WaitingMutex): "refused with a `ValueError`" for nemesis in (PROMOTION, MOVE)}
 """What the table says where there is no promise, and it is not "not run"."""
+
+PEERS = tuple(
+    Promise(nemesis, peer)
+    for peer in (Mutex, RedisPy, PythonRedisLock, Pottery)
+    for nemesis in (KILL, STOP, LOSE, RESTART)
+)
+"""What this mutex promises, asked of other libraries as well."""

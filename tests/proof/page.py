@@ -50,6 +50,23 @@ def outcomes(runs: Sequence[Run]) -> str:
     return pages.table(rows)
 
 
+def peers(runs: Sequence[Run]) -> str:
+    """Return what each library broke under each nemesis, and how often."""
+    nemeses = dict.fromkeys(run.promise.nemesis for run in runs)
+    rows = [["library", *(nemesis.name for nemesis in nemeses)]]
+    for kind in dict.fromkeys(run.promise.kind for run in runs):
+        row = [f"{kind.distribution} {kind.version()}"]
+        for nemesis in nemeses:
+            its = [
+                run for run in runs if (run.promise.kind, run.promise.nemesis) == (kind, nemesis)
+            ]
+            broken = Counter(what.partition(":")[0] for run in its for what in run.violations)
+            said = ", ".join(f"{rule} {times}" for rule, times in sorted(broken.items()))
+            row.append(f"{sum(run.operations for run in its):,} operations: {said or 'none'}")
+        rows.append(row)
+    return pages.table(rows)
+
+
 def refusals(planted: Sequence[Planted]) -> str:
     """Return a row for each planted fault."""
     rows = [["planted into a history", "histories of", "refused by the checker", "by z3"]]

@@ -76,7 +76,9 @@ class _Lease:
         self.granted, self.ended = z3.FreshInt("g"), z3.FreshInt("e")
         self.earliest = _floor(attempt.asked)
         solver.add(self.earliest <= self.granted, self.granted <= _ceil(attempt.answered))
-        solver.add(self.granted <= self.ended, self.ended >= _floor(attempt.over_from))
+        solver.add(self.granted <= self.ended)
+        if attempt.over_from < math.inf:  # else its library tells no deadline
+            solver.add(self.ended >= _floor(attempt.over_from))
         self.may_last_until = attempt.over_by(terms)
         if self.may_last_until < math.inf:
             self.may_last_until = _ceil(self.may_last_until)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.faults.torture.arena import Plan
 from tests.faults.torture.story import Story
-from tests.peers.adapters import Ours
+from tests.peers.adapters import Ours, RedisPy
 from tests.proof.court import verdict
 from tests.proof.deeds import Limited, Notes, Once, Ticks, Unique
 from tests.proof.kinds import KINDS, Majority, Mutex, Places, ReadWrite
@@ -197,6 +197,21 @@ def test_without_fencing_tokens() -> None:
             attempt.token = None
         plan = Plan(peer=Majority, lease=10.0, kills=0, stops=0)
         assert verdict(plan, history).refused_by == judges
+
+
+def test_a_library_without_deadlines() -> None:
+    """Its lease may have ended at any time before its holder is told that it had lost it. That is
+    one mistake, and what comes later is none."""
+    story = Story()
+    story.grant("A", 20, asked=19, ends=None)
+    story.release("A", 21, until=22, told="lost")
+    for at in (23, 25):
+        story.grant("B", at, asked=at - 0.5, ends=None)
+        story.release("B", at + 1, until=at + 1.1)
+    plan = Plan(peer=RedisPy, lease=10.0, kills=0, stops=0)
+    found = verdict(plan, story.history())
+    assert [one.rule for one in found.checker] == ["linearizable"]
+    assert found.solver == "fits"
 
 
 def test_an_answer_that_comes_too_late() -> None:

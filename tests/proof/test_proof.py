@@ -32,6 +32,15 @@ def test_a_slice(
     assert [*tmp_path.glob(f"history-{kind}*.edn")]
 
 
+@pytest.mark.slow
+def test_other_libraries(capsys: pytest.CaptureFixture[str]) -> None:
+    """This one is in their table, too, and breaks nothing."""
+    assert main(["--peers", "--seconds", "10", "--only", "mutex", "kill"]) == 0
+    said = capsys.readouterr().out
+    assert "| library | kill |" in said
+    assert "operations: none |" in said
+
+
 def test_the_page_has_the_table_of_promises() -> None:
     """Else: make prove ARGS=--write."""
     assert part(PAGE.read_text(encoding="utf-8"), "promises") == promises()

@@ -104,7 +104,8 @@ class _Search:
             self._pending.remove(what)
             if not reached:
                 found.append(f"{_DONE[what.kind]} at {at:.6f}: {what.attempt}; {_but(states)}")
-                reached = states  # go on as if it had not been said
+                # Go on as if its lease were over, so that one mistake counts once.
+                reached = {State(its.holders - {what.attempt}, its.done) for its in states}
             states = {State(state.holders, state.done - {what}) for state in reached}
         return found
 
