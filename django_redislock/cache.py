@@ -12,7 +12,8 @@ from django.core.exceptions import ImproperlyConfigured
 from redis import Redis
 
 from .client import Lock
-from .transport import connections
+from .transport.connections import made_by
+from .transport.entries import of_django
 
 
 class RedisCache(backend.RedisCache):
@@ -21,7 +22,7 @@ class RedisCache(backend.RedisCache):
 
     def __init__(self, server: Any, params: dict[str, Any]) -> None:
         super().__init__(server, params)
-        self._for_locks = connections.of_django(server, params.get("OPTIONS") or {})
+        self._for_locks = made_by(of_django(server, params.get("OPTIONS") or {}))
 
     def lock(
         self,

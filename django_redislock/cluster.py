@@ -25,7 +25,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django_redis.pool import ConnectionFactory
 from redis.cluster import RedisCluster
 
-from .transport.cluster import database_of, node_of_url
+from .transport.entries import database_of, node_of_url
 
 
 class ClusterConnectionFactory(ConnectionFactory):  # type: ignore[misc]

@@ -15,7 +15,7 @@ from django.core.management import CommandError, call_command
 from django.test import override_settings
 
 from django_redislock import LockUnavailable, redis_lock
-from django_redislock.transport.cluster import location_of
+from django_redislock.transport.entries import location_of
 from tests.caches import caches as entries
 from tests.crash import report
 

@@ -23,7 +23,7 @@ from django_redislock import redis_lock
 from django_redislock.base.clock import now
 from django_redislock.primitives.waiting import NEVER
 from django_redislock.transport import connections
-from django_redislock.transport import connections as meanings
+from django_redislock.transport import entries as of_caches
 from django_redislock.transport.subscription import Subscription
 from tests.caches import caches as entries
 from tests.test_lines import ask
@@ -128,8 +128,8 @@ def test_a_client_without_its_servers(
     location: Any = {"one": both[0], "text": ",".join(both), "list": both}[form]
     with override_settings(CACHES=entries(location)):
         client = caches["default"].client
-        before = meanings._urls_of(client, "default")
+        before = of_caches._urls_of(client, "default")
         monkeypatch.delattr(client, "_server")
-        assert meanings._urls_of(client, "default") == before
+        assert of_caches._urls_of(client, "default") == before
         with redis_lock("job"):
             pass

@@ -16,7 +16,8 @@ from redis.exceptions import (
 
 from django_redislock import LockUnavailable
 from django_redislock.primitives.contract import run
-from django_redislock.transport.cluster import HOPS, SLOTS, Cluster, _map, slot_of, url_of
+from django_redislock.transport.cluster import HOPS, SLOTS, Cluster, _map, slot_of
+from django_redislock.transport.entries import url_of
 from django_redislock.transport.protocol import Command, script
 
 A, B, C = ("a", 1), ("b", 2), ("c", 3)

@@ -16,8 +16,8 @@ from redis.connection import BlockingConnectionPool, Connection
 
 from ..base.servers import MEMORY
 from ..settings.conf import aliases, replicas_timeout
-from ..transport.cluster import Cluster, Location, location_of
-from ..transport.connections import AN_ENTRY_APART, packages_of, urls_of
+from ..transport.cluster import Cluster
+from ..transport.entries import AN_ENTRY_APART, Location, location_of, packages_of, urls_of
 from ..transport.server import server_of
 from .finding import Code, Finding, changed, into_cache, joined, listed, written
 from .vendors import vendor_of

@@ -45,7 +45,8 @@ from ..primitives.scripts import PARTS
 from ..settings import conf, kinds
 from ..settings.policy import Policy
 from ..transport import command, ports
-from ..transport.connections import NEEDED, Pools, PoolsInMemory, installed, no_alias
+from ..transport.connections import NEEDED, Pools, PoolsInMemory, installed
+from ..transport.entries import no_alias
 from ..transport.inbox import Inbox
 from ..transport.multiplexed import Multiplexed
 from ..transport.server import elsewhere, every, leading_to, server_of

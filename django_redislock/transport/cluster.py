@@ -1,5 +1,4 @@
-"""Redis Cluster: the map of slots and nodes, a pool for each node, and how the LOCATION of an
-entry of CACHES leads there.
+"""Redis Cluster: the map of slots and nodes, and a pool for each node.
 
 1.  A key's *slot* is a checksum of its hash tag. All keys of a name share theirs, so a script
     touches one slot, and with it one node.
@@ -20,15 +19,9 @@ Source: the Redis Cluster specification.
 from __future__ import annotations
 
 import random
-import re
-import secrets
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from hashlib import blake2b
-from typing import Any, Generic, NamedTuple, TypeVar
-from urllib.parse import SplitResult, urlsplit
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Generic, TypeVar
 
-from django.core.exceptions import ImproperlyConfigured
-from redis.connection import parse_url
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 from redis.exceptions import AskError, ClusterDownError, MovedError, ReadOnlyError, ResponseError
 
@@ -214,126 +207,3 @@ def _map(ranges: Any, asked: Node) -> list[Node | None]:
             passing=False,
         ) from error
     return slots
-
-
-# What follows reads the LOCATION of an entry of CACHES. Nothing else does, since a LOCATION may
-# have a password. One that can't be read is never quoted, and no error of urllib or redis-py about
-# it is passed on: they quote parts of it, and after a `/`, `#` or `?` in a password, the password
-# is in these parts. For the same reason nothing here raises: a crash reporter shows the variables
-# of each function that an exception leaves.
-
-UNREADABLE = (
-    "must be a URL, such as 'redis://localhost:6379/0', and this one can't be read. If it has a "
-    "password, write that as urllib.parse.quote(password, safe='') does"
-)
-"""The error text for a LOCATION for which `location_of` returns `None`."""
-
-DEFAULT_PORT = 6379
-
-_OPTIONS = re.compile(r"[a-z_]+=[^=]*(&[a-z_]+=[^=]*)*")
-_salt = secrets.token_bytes(16)
-
-
-class Location(NamedTuple):
-    """The place of a server, without the means to log in."""
-
-    scheme: str
-    host: str
-    """Empty for a Unix socket."""
-    port: int
-    path: str
-    """The path of a Unix socket; else empty."""
-    db: int | None
-    """The number of the database, if the URL has one."""
-    key: str
-    """A hash of the URL, user and password included, that differs from process to process."""
-
-    @property
-    def where(self) -> str:
-        """The server, for people."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return self.path or f"{host}:{self.port}"
-
-    @property
-    def address(self) -> str:
-        """The server, the database and the user, in a text that shows no secret."""
-        db = "" if self.db is None else f"?db={self.db}" if self.path else f"/{self.db}"
-        return f"{self.scheme}://{self.where}{db}#{self.key}"
-
-
-def location_of(url: object) -> Location | None:
-    """Read a URL. `None` if it is no URL, or has a password that is not encoded."""
-    try:
-        parts = urlsplit(str(url))
-        port = parts.port or DEFAULT_PORT
-        known = parts.scheme in ("redis", "rediss", "unix")
-        options = parse_url(str(url)) if known else {}
-    except ValueError:
-        return None
-    if "://" not in str(url) or _cut_in_two(parts):
-        return None
-    unix = parts.scheme == "unix"
-    return Location(
-        scheme=parts.scheme,
-        host="" if unix else parts.hostname or "localhost",
-        port=port,
-        path=parts.path if unix else "",
-        db=options.get("db"),
-        key=blake2b(str(url).encode(), key=_salt, digest_size=8).hexdigest(),
-    )
-
-
-def readable(urls: Iterable[object]) -> bool:
-    """Return whether all of these URLs can be read."""
-    return None not in map(location_of, urls)
-
-
-def _cut_in_two(parts: SplitResult) -> bool:
-    """Return whether the `@` that ends a password comes after the part that names the server: then
-    a character in the password has ended that part."""
-    if "@" in parts.fragment or ("@" in parts.query and not _OPTIONS.fullmatch(parts.query)):
-        return bool(parts.netloc)
-    if parts.scheme != "unix":
-        return "@" in parts.path
-    host = parts.netloc.rpartition("@")[2]
-    return bool(host) and (":" in parts.netloc or "@" in parts.netloc + parts.path)
-
-
-def nodes_of_urls(urls: Sequence[str]) -> list[Node]:
-    """Return the nodes that these URLs name. Raises `ImproperlyConfigured` if one can't be a
-    node's, or if they name several databases: the first URL is the pattern for all nodes."""
-    nodes = [node_of_url(url) for url in urls]
-    if len(databases := sorted({database_of(url) for url in urls})) > 1:
-        raise ImproperlyConfigured(
-            f"The LOCATION of a Redis Cluster names the databases {databases}: write the same "
-            f"one into each URL."
-        )
-    return nodes
-
-
-def database_of(url: str) -> int:
-    """Return the number of the database that a URL names."""
-    its = location_of(url)
-    return (its and its.db) or 0
-
-
-def node_of_url(url: str) -> Node:
-    """Return the node that a URL names. Raises `ImproperlyConfigured` if it can't be a node's."""
-    its = location_of(url)
-    del url  # a crash reporter shows variables
-    if its is None:
-        raise ImproperlyConfigured(f"The LOCATION of a node {UNREADABLE}.")
-    if its.path:
-        raise ImproperlyConfigured(
-            f"{its.address.partition('#')[0]!r} can't be a node of a Redis Cluster: nodes are "
-            f"reached by host and port. Write redis://host:6379"
-        )
-    return its.host, its.port
-
-
-def url_of(url: str, node: Node) -> str:
-    """Return the URL of another node that is reached in the same way."""
-    parts = urlsplit(url)
-    user, at, _ = parts.netloc.rpartition("@")
-    host = f"[{node[0]}]" if ":" in node[0] else node[0]
-    return parts._replace(netloc=f"{user}{at}{host}:{node[1]}").geturl()

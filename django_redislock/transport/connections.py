@@ -1,14 +1,9 @@
-"""The connections to a server: what an entry of CACHES, or a redis-py client, says of them.
+"""The connections to a server, as an entry of CACHES or a redis-py client describes them.
 
 A server has three kinds of connections. Synchronous callers borrow from the pool of the project's
 cache (loans.py). Work in the background has a pool of its own, so that a busy or exhausted pool
 can't keep a lease from being renewed. The tasks of an event loop share one connection
 (multiplexed.py). For a cluster, each of these is a `Cluster`, with one for each node.
-
-Locks of an entry of django-redis work with the factory and the pool of django-redis. Entries of
-Django's own backend, of django-valkey and of django-cachex are read from the settings, and locks
-have a pool of their own there, which all threads share: Django keeps a pool for each thread, and
-the others may keep connections of another library. django-redis is not imported here.
 
 A server in the memory of this process is for development and tests: fakeredis runs the scripts.
 Other processes see nothing of it. fakeredis is imported when the first one is made.
@@ -27,26 +22,15 @@ from urllib.parse import urlsplit
 
 import redis
 from django.conf import settings
-from django.core.cache import InvalidCacheBackendError, caches
-from django.core.cache.backends.redis import RedisCache
 from django.core.exceptions import ImproperlyConfigured
-from django.utils.module_loading import import_string
 from redis import asyncio as aioredis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.cluster import cleanup_kwargs
 from redis.retry import Retry as SyncRetry
 
 from ..base.servers import MEMORY
-from .cluster import (
-    UNREADABLE,
-    Cluster,
-    Node,
-    location_of,
-    nodes_of_urls,
-    readable,
-    url_of,
-)
+from .cluster import Cluster, Node
+from .entries import Entry, location_of, nodes_of_urls, read, url_of
 from .multiplexed import Multiplexed
 
 T = TypeVar("T")
@@ -111,20 +95,15 @@ class PoolsOfAlias:
     URL.
     """
 
-    def __init__(
-        self, using: str, urls: list[str], factory: Any, apart: int | None = None
-    ) -> None:
+    def __init__(self, using: str, entry: Entry, apart: int | None = None) -> None:
         self._using = using
-        self._apart = apart
-        self._urls = urls
-        self._factory = factory
-        """A `ConnectionFactory` of django-redis, or a `_Factory`."""
-        self.routed = getattr(factory, "routed", False)
-        self.clustered = getattr(factory, "clustered", self.routed)
-        nodes = [its for url in urls if (its := location_of(url)) is not None]
+        self._urls, self._routed = entry.urls, entry.routed
+        self._factory = entry.factory or _Factory(entry.options)
+        self.clustered = getattr(self._factory, "clustered", entry.routed)
+        nodes = [its for url in entry.urls if (its := location_of(url)) is not None]
         self.address = nodes[0].address + ("" if apart is None else f"#{apart:x}")
-        self.where = ", ".join(its.where for its in nodes if self.routed or its is nodes[0])
-        if factory.options.get("SENTINELS"):
+        self.where = ", ".join(its.where for its in nodes if entry.routed or its is nodes[0])
+        if self._factory.options.get("SENTINELS"):
             self.where = f"the primary of {nodes[0].host!r}"
         self._shared: Pool | None = None
 
@@ -132,8 +111,7 @@ class PoolsOfAlias:
         if self._shared is None:
             # The pool of a client would do, too, but a client may connect when it is made.
             # django-redis may have other pools at the URLs of nodes.
-            apart = self.routed or self._apart is not None
-            create = "get_connection_pool" if apart else "get_or_create_connection_pool"
+            create = "get_connection_pool" if self._routed else "get_or_create_connection_pool"
             make = getattr(self._factory, create)
             self._shared = self._made(lambda url: make(self._params(url)))
         return self._shared
@@ -150,7 +128,7 @@ class PoolsOfAlias:
         def of_each() -> T | Cluster[T]:
             self._refuse_wrong_times()
             first = self._urls[0]
-            if not self.routed:
+            if not self._routed:
                 return make(first)
             return Cluster(nodes_of_urls(self._urls), lambda node: make(url_of(first, node)))
 
@@ -242,8 +220,7 @@ class _Factory:
     """Makes pools from options of redis-py, as a `ConnectionFactory` of django-redis does from its
     own."""
 
-    def __init__(self, options: dict[str, Any], *, routed: bool) -> None:
-        self.routed = routed
+    def __init__(self, options: dict[str, Any]) -> None:
         names = ("SENTINELS", "SENTINEL_KWARGS")
         self.options = {name: options.pop(name.lower(), None) for name in names}
         self._pool_class = options.pop("pool_class", None)
@@ -255,6 +232,8 @@ class _Factory:
     def get_connection_pool(self, params: dict[str, Any]) -> Any:
         url, kind = params["url"], self._pool_class
         return _pool(redis, url, self.options, self.pool_cls_kwargs, kind)
+
+    get_or_create_connection_pool = get_connection_pool
 
 
 class PoolsOfClient:
@@ -354,140 +333,29 @@ async def aclose(pool: AsyncPool) -> None:
         await its.aclose()
 
 
-_OF_VALKEY = (
-    *("USERNAME", "PASSWORD", "SOCKET_TIMEOUT", "SOCKET_CONNECT_TIMEOUT"),
-    *("SENTINELS", "SENTINEL_KWARGS"),
-)
-"""The options of connections that django-valkey has inherited from django-redis."""
-_OF_VALUES = {
-    *("serializer", "compressor", "stampede_prevention", "tracking", "reverse_key_function"),
-    *("ignore_exceptions", "log_ignored_exceptions", "async_pool_class"),
-    *("MAX_ENTRIES", "CULL_FREQUENCY"),
-}
-"""The options of Django's own backend and of django-cachex that locks don't need."""
-AN_ENTRY_APART = "Give locks an entry of their own, and name it in REDISLOCK['USING']."
-"""The end of the error for an entry that is good for a cache, and not for locks."""
+_own: dict[int, PoolsOfAlias] = {}
+"""The pools that are not those of a cache, by what they were made from."""
 
 
 def pools_of(using: str) -> Pools:
     """Return the pools of an alias. Raises `ImproperlyConfigured` if locks can't use it."""
     if using == MEMORY:
         return _in_memory()
-    found = made_of_entry(using, lambda: _read(_backend(using), using))
+    found = made_of_entry(using, lambda: made_by(read(using), using))
     if isinstance(found, str):
         raise ImproperlyConfigured(f"CACHES[{using!r}]{found}")
     return found
 
 
-# These functions have passwords in their variables, which a crash reporter would show. So they
-# return why an entry can't be used. What they raise all the same ends in made_of_entry().
-
-
-def packages_of(its: object) -> set[str]:
-    """Return the packages that have defined the classes of an object."""
-    return {base.__module__.partition(".")[0] for base in type(its).__mro__}
-
-
-def _read(backend: Any, using: str) -> Pools | str:
-    entry = settings.CACHES.get(using, {})  # another thread may override them at this moment
-    where, options = entry.get("LOCATION"), entry.get("OPTIONS") or {}
-    packages = packages_of(backend)
-    if isinstance(backend, RedisCache):
-        return of_django(where, options, using)
-    if "django_valkey" in packages:
-        return _of_valkey(where, options, using)
-    if "django_cachex" in packages:
-        return _of_cachex(backend, where, options, using)
-    client = backend.client if hasattr(type(backend), "client") else None
-    if "django_redis" in packages_of(client):
-        return _of_django_redis(client, options, using)
-    return (
-        f" is served by {type(backend).__module__}.{type(backend).__qualname__}; locks need a "
-        f"Redis: 'BACKEND': 'django_redis.cache.RedisCache', or Django's own. {AN_ENTRY_APART}"
-    )
-
-
-def _of_django_redis(client: Any, options: dict[str, Any], using: str) -> Pools | str:
-    if any(base.__name__ == "ShardClient" for base in type(client).__mro__):
-        return _in_shards(type(client).__name__)
-    urls = _urls_of(client, using)
-    if not readable(urls):
-        return f"['LOCATION'] {UNREADABLE}."
-    pools = PoolsOfAlias(using, urls, client.connection_factory)
-    if pools.routed:  # django-redis does not keep the pools of its nodes
-        pools = _own.setdefault(hash(repr((urls, options))), pools)
-    return _twin(using) or pools
-
-
-def _in_shards(kind: str) -> str:
-    what = f"spreads its keys over several servers, by {kind}; locks need one primary"
-    return f" {what}. {AN_ENTRY_APART}"
-
-
-def _urls_of(client: Any, using: str) -> list[str]:
-    """Return the LOCATION of an alias as django-redis has split it. A client may have changed it,
-    so the settings are used only if django-redis keeps it under another name."""
-    found: Any = getattr(client, "_server", None) or settings.CACHES[using]["LOCATION"]
-    return found.split(",") if isinstance(found, str) else list(found)
-
-
-_own: dict[int, PoolsOfAlias] = {}
-"""The pools that are not those of a cache, by what they were made from."""
-
-
-def of_django(
-    where: Any, options: dict[str, Any], using: str = "", *, routed: bool = False
-) -> Pools | str:
-    """Return the pools of an entry for Django's own backend, whose first server is the primary; or
-    why locks can't use it. `routed`: its servers are nodes of a cluster."""
-    kwargs = {term: its for term, its in options.items() if term not in _OF_VALUES}
-    for term in ("pool_class", "parser_class"):
-        if (given := kwargs.pop(term, None)) is not None:
-            kwargs[term] = import_string(given) if isinstance(given, str) else given
-    for term, its in kwargs.items():
-        if (its if isinstance(its, type) else type(its)).__module__.partition(".")[0] == "valkey":
-            return (
-                f" gives {term!r} an object of the package valkey; locks connect through "
-                f"redis-py, and can't use it. {AN_ENTRY_APART}"
-            )
-    urls = urls_of(where) if routed else urls_of(where)[:1]
-    if not readable(urls):
-        return f"['LOCATION'] {UNREADABLE}."
-    made_from = hash(repr((urls, kwargs, routed)))
-    if made_from not in _own:
-        factory = _Factory(kwargs, routed=routed)
-        _own.setdefault(made_from, PoolsOfAlias(using, urls, factory, made_from))
-    return _own[made_from]
-
-
-def _of_valkey(where: Any, options: dict[str, Any], using: str) -> Pools | str:
-    kind = str(options.get("CLIENT_CLASS", "")).rpartition(".")[2]
-    if "Shard" in kind or "Cluster" in kind:
-        return _in_shards(kind)
-    its = {term.lower(): options[term] for term in _OF_VALKEY if options.get(term)}
-    return of_django(where, its | (options.get("CONNECTION_POOL_KWARGS") or {}), using)
-
-
-def _of_cachex(backend: Any, where: Any, options: dict[str, Any], using: str) -> Pools | str:
-    classes = type(backend).__mro__
-    name = next(its.__name__ for its in classes if its.__module__.startswith("django_cachex."))
-    kind = re.fullmatch("(?:Redis|Valkey)(Sentinel|Cluster)?Cache", name)
-    if kind is None:
-        return (
-            f" is served by {name} of django-cachex; locks need one of its caches that reach a "
-            f"Redis through redis-py or valkey-py, such as its RedisCache. {AN_ENTRY_APART}"
-        )
-    if routed := kind[1] == "Cluster":
-        options = cleanup_kwargs(**options)
-    if not kind[1]:
-        options = {term: options[term] for term in options if not term.startswith("sentinel")}
-    return of_django(where, options, using, routed=routed)
-
-
-def urls_of(where: Any) -> list[str]:
-    """Read a LOCATION as Django does, and one for Valkey as one for Redis."""
-    urls = re.split("[;,]", where) if isinstance(where, str) else list(where or [""])
-    return [re.sub("^valkey(s?)://", r"redis\1://", str(url)) for url in urls]
+def made_by(entry: Entry | str, using: str = "") -> Pools | str:
+    """Return the pools of an entry; or why locks can't use it."""
+    if isinstance(entry, str):
+        return entry
+    made_from = hash(repr(entry[:3]))
+    pools = PoolsOfAlias(using, entry, None if entry.factory else made_from)
+    # django-redis keeps its pools, but not those of nodes.
+    kept = entry.factory and not entry.routed
+    return pools if kept else _own.setdefault(made_from, pools)
 
 
 def _in_memory() -> Pools:
@@ -508,52 +376,6 @@ def _memory() -> Pools:
 
 
 forget_memory = _memory.cache_clear
-
-
-def _backend(using: str) -> Any:
-    try:
-        return caches[using]
-    except InvalidCacheBackendError as error:
-        if using in settings.CACHES:  # the alias is there, and its backend can't be imported
-            raise ImproperlyConfigured(f"CACHES[{using!r}]: {error}") from error
-        raise no_alias(using) from None
-
-
-def no_alias(using: str) -> ImproperlyConfigured:
-    aliases = ", ".join(map(repr, settings.CACHES))
-    return ImproperlyConfigured(
-        f"CACHES has no alias {using!r} for locks; it has {aliases}. Write one of them in using= "
-        f"or in REDISLOCK['USING']."
-    )
-
-
-def _twin(using: str) -> str:
-    """Return why an alias can't be used beside another one; "": there is no such alias.
-
-    django-redis keeps one pool for each LOCATION, and the alias that is used first decides on
-    its database and user. Locks of another alias would silently go to the wrong place.
-    """
-    entries = settings.CACHES
-    mine = entries.get(using, {})  # another thread may override the settings at this moment
-    for other, entry in entries.items():
-        same = all(entry.get(key) == mine.get(key) for key in ("BACKEND", "LOCATION"))
-        if other != using and same and _way_in(entry) != _way_in(mine):
-            return (
-                f" and CACHES[{other!r}] have the same LOCATION and differ in the database, the "
-                f"user or the sentinels that their OPTIONS name. django-redis shares one pool "
-                f"between them, and the alias that is used first decides for both: write the "
-                f"database and the user into the URLs in LOCATION."
-            )
-    return ""
-
-
-def _way_in(entry: dict[str, Any]) -> list[Any]:
-    """Return the options of an entry of CACHES that decide where it leads, and as whom."""
-    options = entry.get("OPTIONS", {})
-    pool = options.get("CONNECTION_POOL_KWARGS", {})
-    names = ("USERNAME", "PASSWORD", "SENTINELS", "SENTINEL_KWARGS", "CONNECTION_FACTORY")
-    kwargs = ("db", "username", "password", "host", "port", "path", "credential_provider")
-    return [options.get(name) for name in names] + [pool.get(name) for name in kwargs]
 
 
 VERSION = (7, 4)

@@ -1,7 +1,7 @@
 """The servers of locks, and what a process keeps for each.
 
-`server_of` finds the `Server` of an alias, once for each operation; connections.py says what an
-alias means. From then on the operation, its ports and its lease work with that `Server`. Two
+`server_of` finds the `Server` of an alias, once for each operation; entries.py says what an alias
+means. From then on the operation, its ports and its lease work with that `Server`. Two
 aliases, or two clients, may lead to one server as one user. They have the same `address`, and
 share everything that is kept for it: the register of leases, the watchdog, the inbox, the line of
 waiters, and what each event loop has.
