@@ -28,8 +28,8 @@ from .lease.holds import Hold
 from .lease.lease import Lease
 from .lease.watchdog import watchdog
 from .primitives import mutex
-from .primitives.contract import Claim, Grant, Sight, Word, run
-from .primitives.keys import Keys
+from .primitives.contract import Claim, Grant, Sight, run
+from .primitives.keys import Keys, Word
 from .primitives.scripts import ask, flag
 from .settings import conf, kinds
 from .settings.policy import Policy

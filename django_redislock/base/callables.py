@@ -22,6 +22,8 @@ from typing import Any
 
 from asgiref.sync import AsyncToSync, iscoroutinefunction
 
+from . import label
+
 _AS_TEXT: dict[str, Any] = {}
 if sys.version_info >= (3, 14):
     from annotationlib import Format
@@ -139,3 +141,23 @@ def written(function: Any) -> Any:
     while (inner := _inside(function)) is not None:
         function = inner
     return function
+
+
+def of_function(function: Callable[..., Any]) -> str:
+    """Return where a function is defined."""
+    code = getattr(written(function), "__code__", None)
+    if code is None:  # written in C, or an object, whose repr could show secrets
+        return label.clean(getattr(function, "__qualname__", type(function).__qualname__))
+    return label.of_code(code, code.co_firstlineno)
+
+
+def call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return the result of a function that must end while its lock is held."""
+    result = function(*args, **kwargs)
+    if inspect.iscoroutine(result):
+        result.close()
+        raise TypeError(
+            f"{function!r} does not look like a coroutine function and returns a "
+            f"coroutine, which would run without the lock: decorate the coroutine function"
+        )
+    return result

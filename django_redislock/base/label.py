@@ -8,13 +8,10 @@ import re
 import socket
 import sys
 import threading
-from collections.abc import Callable
 from functools import cache, lru_cache
 from pathlib import PurePath
 from types import CodeType
 from typing import Any
-
-from .callables import written
 
 MAX_LABEL = 200
 Holding = threading.Thread | asyncio.Task[Any]
@@ -110,14 +107,6 @@ def dotted_path(of: Any) -> str:
     if not hasattr(of, "__qualname__"):
         raise TypeError(f"{of!r} has no dotted path for a name: write a name")
     return f"{of.__module__}.{of.__qualname__}".replace("<locals>", "locals")
-
-
-def of_function(function: Callable[..., Any]) -> str:
-    """Return where a function is defined."""
-    code = getattr(written(function), "__code__", None)
-    if code is None:  # written in C, or an object, whose repr could show secrets
-        return clean(getattr(function, "__qualname__", type(function).__qualname__))
-    return of_code(code, code.co_firstlineno)
 
 
 @lru_cache(maxsize=1024)

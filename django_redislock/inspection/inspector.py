@@ -17,8 +17,8 @@ from ..base.servers import Servers
 from ..lease import claims
 from ..lease.watchdog import PRESENCE, PRESENCE_EVERY, write_down
 from ..primitives import mutex, note, permits, timestamp
-from ..primitives.contract import Primitive, Sight, Word, batches, run
-from ..primitives.keys import Keys, counter, presence, validate_name
+from ..primitives.contract import Primitive, Sight, batches, run
+from ..primitives.keys import Keys, Word, counter, presence, validate_name
 from ..primitives.redlock import Redlock
 from ..primitives.scripts import ask, pttls
 from ..settings import conf

@@ -15,7 +15,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_noop as _
 
 from ..base import label
-from ..base.label import of_function
+from ..base.callables import of_function
 from ..settings.conf import Setting
 
 NOTHING = "-"

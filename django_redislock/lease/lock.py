@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import os
 from collections.abc import Callable
 from functools import partial
@@ -624,15 +623,3 @@ def refuse_event_loop(lock: Lock | None = None) -> None:
             f"You cannot wait for {what} in an event loop. Write `async with redis_lock(…)` or "
             f"`await lock.aacquire()`."
         )
-
-
-def call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return the result of a function that must end while its lock is held."""
-    result = function(*args, **kwargs)
-    if inspect.iscoroutine(result):
-        result.close()
-        raise TypeError(
-            f"{function!r} does not look like a coroutine function and returns a "
-            f"coroutine, which would run without the lock: decorate the coroutine function"
-        )
-    return result

@@ -15,12 +15,11 @@ from collections.abc import (
 from functools import partial, partialmethod, wraps
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, overload
 
-from ..base import label
-from ..base.callables import kind_of
+from ..base.callables import call, kind_of, of_function
 from ..base.exceptions import LockNotAcquired, LockUnavailable
 from ..lease.holds import Entered, Hold
 from ..lease.lease import Lease
-from ..lease.lock import UNSET, Got, Lock, OnConflict_co, call, refuse_event_loop
+from ..lease.lock import UNSET, Got, Lock, OnConflict_co, refuse_event_loop
 from ..lease.order import Steps
 from ..primitives.contract import run
 from ..settings.naming import name_maker
@@ -260,7 +259,7 @@ class FunctionDecorator(Generic[OnConflict_co]):
         _refuse_objects(function, title)
 
         make_name = self._name_maker(function)
-        where = label.of_function(function)
+        where = of_function(function)
 
         def lock_for(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Lock:
             return self._lock_for(make_name(*args, **kwargs), where)

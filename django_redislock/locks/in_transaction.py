@@ -40,10 +40,11 @@ from django.db.transaction import TransactionManagementError
 from django.utils import timezone
 
 from ..base import tokens
+from ..base.callables import call
 from ..base.clock import now
 from ..base.exceptions import LeaseLost, LockError, LockNotAcquired, LockUnavailable
 from ..base.holder import Holder
-from ..lease.lock import Lock, call, refuse_event_loop
+from ..lease.lock import Lock, refuse_event_loop
 from ..lease.transactions import blocks_of_the_project
 from ..settings.validators import WAIT, refuse_unknown, validate_wait
 from .decorate import AnyFunction, FunctionDecorator, LockFor, acquire

@@ -44,11 +44,12 @@ from typing import Any, Literal, TypedDict, TypeVar, Unpack, overload
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from ..base import label
+from ..base.callables import call
 from ..base.exceptions import LeaseLost, LockError, LockNotAcquired, LockReentered, LockUnavailable
 from ..lease.claims import beside_orm
 from ..lease.holds import Running
 from ..lease.lease import Lease
-from ..lease.lock import UNSET, Lock, call, refuse_event_loop
+from ..lease.lock import UNSET, Lock, refuse_event_loop
 from ..lease.plan import Plan
 from ..lease.transactions import at_end, open_transactions
 from ..lease.watchdog import watchdog

@@ -33,11 +33,11 @@ from typing import Any, Literal, NamedTuple, Protocol
 from django.db import connections
 
 from ..base import background, label, process
-from ..base.callables import Parameters
+from ..base.callables import Parameters, call
 from ..base.clock import now
 from ..base.exceptions import ComputationFailed, LeaseLost, LockNotAcquired
 from ..lease.lease import Lease
-from ..lease.lock import UNSET, Lock, call, refuse_event_loop
+from ..lease.lock import UNSET, Lock, refuse_event_loop
 from ..primitives.contract import run
 from ..primitives.waiting import Deadline
 from ..settings.validators import OF_A_RESULT, WAIT, refuse_unknown, validate_kept

@@ -23,7 +23,7 @@ from django.core.management.base import BaseCommand, OutputWrapper
 from django.core.management.color import no_style
 from django.utils.text import capfirst
 
-from ..base.label import of_function
+from ..base.callables import of_function
 from ..inspection import HolderInfo, LockInfo, PastHolder
 from ..inspection.sheet import Column, Judged, Lease, Owner, Seconds, Unusual
 from ..inspection.story import holder

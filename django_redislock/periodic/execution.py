@@ -22,6 +22,7 @@ from django.dispatch import Signal
 
 from .. import signals
 from ..base import background, label, tokens
+from ..base.callables import call
 from ..base.clock import now
 from ..base.exceptions import LeaseLost, LockError, LockUnavailable, TooManyResumptions
 from ..base.holder import log_extra
@@ -29,7 +30,6 @@ from ..base.process import rlock
 from ..lease import claims, notes
 from ..lease.holds import Cancellation, Hold
 from ..lease.lease import Lease
-from ..lease.lock import call
 from ..lease.register import register
 from ..primitives import ledger, mutex
 from ..primitives.contract import Claim, Grant, Port, run

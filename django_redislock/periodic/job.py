@@ -16,7 +16,7 @@ from django.utils.module_loading import autodiscover_modules
 from django.utils.timezone import get_default_timezone
 
 from ..base import label
-from ..base.callables import Parameters, kind_of, written
+from ..base.callables import Parameters, kind_of, of_function, written
 from ..primitives.keys import Keys, validate_name
 from ..primitives.ledger import REQUEST_GOOD_FOR, Overlap, RunRequest, Wanted
 from ..settings import conf
@@ -341,7 +341,7 @@ def periodic(
         call = _callable(function)
         if not callable(call):
             raise TypeError(f"a periodic job must be a function, not {function!r}")
-        where = label.of_function(call)
+        where = of_function(call)
         values: dict[str, Any] = {**options}
         name = values.pop("name", None)
         name = label.dotted_path(written(call)) if name is None else name

@@ -12,12 +12,9 @@ from ..base.clock import deadline
 from ..base.exceptions import LeaseLost, LeaseRevoked, LockError, LockNotAcquired, LockUnavailable
 from ..base.holder import Holder
 from ..base.label import read
-from .keys import Keys
+from .keys import Keys, Word
 
 T = TypeVar("T")
-
-Word = str | int | bytes
-"""A part of a command."""
 
 
 class Terms(NamedTuple):

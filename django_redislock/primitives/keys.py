@@ -10,6 +10,8 @@ from ..base import label
 from ..base.tokens import Secret
 
 MAX_NAME = 512
+Word = str | int | bytes
+"""A part of a command, such as a key."""
 
 
 class Shared(str):

@@ -92,12 +92,11 @@ from .contract import (
     Refusal,
     Request,
     Sight,
-    Word,
     batches,
     milliseconds,
     of_all_names,
 )
-from .keys import Keys
+from .keys import Keys, Word
 from .scripts import ask, flag, instant, nth, sight, text, verdicts, whole
 
 kind = "mutex"

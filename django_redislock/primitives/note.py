@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 from ..base import tokens
 from ..base.exceptions import LockError, LockNotAcquired
-from .contract import Claim, Port, Refusal, Word, milliseconds, twice
-from .keys import Keys
+from .contract import Claim, Port, Refusal, milliseconds, twice
+from .keys import Keys, Word
 from .scripts import ask, flag, maybe, refused
 
 _NOTE = re.compile(

@@ -39,12 +39,11 @@ from .contract import (
     Refusals,
     Request,
     Sight,
-    Word,
     batches,
     milliseconds,
     twice,
 )
-from .keys import Keys
+from .keys import Keys, Word
 from .scripts import ask, flag, refused, sight, text, whole
 
 MANY = 1_000_000_000

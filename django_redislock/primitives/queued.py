@@ -23,12 +23,11 @@ from .contract import (
     Port,
     Refusal,
     Request,
-    Word,
     milliseconds,
     too_late,
     twice,
 )
-from .keys import Keys
+from .keys import Keys, Word
 from .scripts import ask, instant, maybe, nth, refusal, sight, text, whole
 from .waiting import DEAF, HEAD, NEVER, WaitLog, backoff, slice_for
 

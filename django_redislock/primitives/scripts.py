@@ -21,7 +21,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from ..base.exceptions import LockError
 from ..base.holder import Holder
-from .contract import Refusal, Scripts, Sight, Word
+from .contract import Refusal, Scripts, Sight
+from .keys import Word
 
 _LATEST = 10**17
 """µs since the epoch: the year 5138. Python has no dates much later than that."""

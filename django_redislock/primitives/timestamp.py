@@ -56,13 +56,12 @@ from .contract import (
     Refusal,
     Refusals,
     Sight,
-    Word,
     batches,
     milliseconds,
     no_short_request,
     too_late,
 )
-from .keys import Keys
+from .keys import Keys, Word
 from .scripts import ask, flag, instant, sight, text, verdicts
 from .waiting import poll
 

@@ -31,18 +31,8 @@ from ..base.exceptions import LockError, LockNotAcquired
 from ..base.holder import Holder, server_time
 from ..base.label import read as readable
 from . import queued
-from .contract import (
-    Claim,
-    Grant,
-    Port,
-    Refusal,
-    Scripts,
-    Word,
-    milliseconds,
-    no_short_request,
-    twice,
-)
-from .keys import Keys
+from .contract import Claim, Grant, Port, Refusal, Scripts, milliseconds, no_short_request, twice
+from .keys import Keys, Word
 from .permits import Permits
 from .scripts import ask, flag, instant, maybe, text, whole
 

@@ -18,14 +18,13 @@ from weakref import WeakValueDictionary
 from django.db import connections
 
 from ..base import label, tokens
-from ..base.callables import written
+from ..base.callables import call, written
 from ..base.clock import now
 from ..base.exceptions import LeaseLost, LockUnavailable
 from ..base.label import dotted_path
 from ..lease import claims, notes
 from ..lease.holds import Hold
 from ..lease.lease import Lease
-from ..lease.lock import call
 from ..primitives import record
 from ..primitives.contract import Claim, Grant, run, too_late
 from ..primitives.keys import Keys

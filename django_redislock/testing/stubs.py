@@ -39,8 +39,8 @@ from ..lease.watchdog import Watchdog
 from ..locks.decorate import acquire
 from ..locks.once import RecordedLock
 from ..primitives import work
-from ..primitives.contract import Claim, Grant, Port, Primitive, Sight, Word
-from ..primitives.keys import Keys, name_of
+from ..primitives.contract import Claim, Grant, Port, Primitive, Sight
+from ..primitives.keys import Keys, Word, name_of
 from ..primitives.scripts import PARTS
 from ..settings import conf, kinds
 from ..settings.policy import Policy

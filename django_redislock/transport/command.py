@@ -36,8 +36,8 @@ from ..base.clock import now
 from ..base.exceptions import LockError, LockUnavailable
 from ..base.process import by_a_handler
 from ..primitives import scripts
-from ..primitives.contract import NO_TERMS, Terms, Word, run
-from ..primitives.keys import name_of
+from ..primitives.contract import NO_TERMS, Terms, run
+from ..primitives.keys import Word, name_of
 from ..primitives.waiting import NEVER
 from .cluster import Cluster, Node, unavailable
 from .connections import AsyncPool, Pool

@@ -23,8 +23,8 @@ from ..base import process, tokens
 from ..base.clock import now
 from ..base.exceptions import LockError, LockUnavailable
 from ..primitives import fence, scripts, waiting
-from ..primitives.contract import NO_TERMS, Grant, Handed, Request, Terms, Wakeup, Word, run
-from ..primitives.keys import Keys, Shared
+from ..primitives.contract import NO_TERMS, Grant, Handed, Request, Terms, Wakeup, run
+from ..primitives.keys import Keys, Shared, Word
 from ..primitives.scripts import ask, pttls
 from ..primitives.waiting import DEAF, LEAST, LINE, NEVER
 from . import connections

@@ -28,8 +28,7 @@ from redis.exceptions import (
 )
 
 from ..base.tokens import Secret
-from ..primitives.contract import Word
-from ..primitives.keys import Index, Shared
+from ..primitives.keys import Index, Shared, Word
 
 
 def pack(words: Sequence[Word], *first: Word) -> bytes:

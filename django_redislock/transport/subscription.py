@@ -41,7 +41,7 @@ from redis.exceptions import InvalidResponse, RedisError
 
 from ..base import polling
 from ..base.clock import now
-from ..primitives.contract import Word
+from ..primitives.keys import Word
 from .line import MOST
 from .loans import apart, lines_of
 from .maintenance import hand_on, is_notice

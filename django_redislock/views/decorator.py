@@ -17,7 +17,7 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
 from ..base import label
-from ..base.callables import kind_of
+from ..base.callables import kind_of, of_function
 from ..lease.lease import Lease
 from ..lease.lock import Lock
 from ..lease.order import enclosing
@@ -120,7 +120,7 @@ class Call(NamedTuple):
     @property
     def label(self) -> str:
         """Where the view is defined; for a class the class itself, and not Django's dispatch()."""
-        return label.clean(self.of_class or label.of_function(self.view))
+        return label.clean(self.of_class or of_function(self.view))
 
 
 class ViewDecorator:

@@ -44,7 +44,7 @@ from django.template.response import SimpleTemplateResponse
 from django.utils.functional import Promise
 
 from ..base import label
-from ..base.callables import kind_of
+from ..base.callables import kind_of, of_function
 from ..base.exceptions import LockError, LockNotAcquired, LockUnavailable
 from ..lease.lease import Lease
 from ..lease.lock import UNSET, Lock, refuse_event_loop
@@ -400,7 +400,7 @@ class idempotent_view(ViewDecorator):
     def _prepare(self, view: Callable[..., Any]) -> None:
         if self._in_database:
             if kind_of(view) == "coroutine":
-                raise _asynchronous(label.of_function(view))
+                raise _asynchronous(of_function(view))
             if apps.ready:
                 records()
 
