@@ -19,14 +19,13 @@ import math
 import sys
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeVar
 
 from ..base.background import start_or_call
 from ..base.exceptions import LeaseLost
 from ..base.label import Holding
-from ..primitives.contract import Port, run
-from ..transport.ports import AsyncPort, SyncPort
+from ..primitives.contract import run
 
 logger = logging.getLogger("django_redislock")
 
@@ -69,7 +68,7 @@ class Cancellation:
 
 K = TypeVar("K")
 V = TypeVar("V")
-P = TypeVar("P", SyncPort, AsyncPort)
+L = TypeVar("L")
 
 _order = itertools.count(1)
 
@@ -82,8 +81,8 @@ class Held(Protocol):
     @property
     def name(self) -> str: ...
 
-    async def _ends_straight(self, port_type: type[P], hold: Hold) -> P | None: ...
-    async def _end_block(self, port: Port, hold: Hold, error: BaseException | None) -> None: ...
+    async def _leave(self, hold: Hold, error: BaseException | None, *, sync: bool) -> None:
+        """End the hold of a block, which a thread leaves if `sync`, and a task if not."""
 
     def _abandon(self, hold: Hold | None = None) -> None:
         """End a hold; if it is the last one, let the watchdog release the lease."""
@@ -167,6 +166,16 @@ def innermost(hold: Hold | None = None) -> Hold | None:
     while hold is not None and hold.lease is None:  # it was left in another context
         hold = hold.outer
     return hold
+
+
+def enclosing(kind: type[L]) -> Iterator[L]:
+    """Yield the leases of a kind, of all blocks that are running, from the innermost outwards."""
+    hold = innermost()
+    while hold is not None:
+        lease = None if hold.lease is None else hold.lease()
+        if lease is not None and isinstance(lease, kind):
+            yield lease
+        hold = innermost(hold)
 
 
 def last(blocks: list[Hold], me: Holding) -> Hold:
@@ -260,9 +269,7 @@ class Entered:
                 # may be sent there.
                 lease._abandon(hold)
                 return
-            port = run(lease._ends_straight(SyncPort, hold))
-            if port is not None:
-                run(lease._end_block(port, hold, error))
+            run(lease._leave(hold, error, sync=True))
         except BaseException:
             hold, lease = left or self._leaving()
             hold.leave()
@@ -278,9 +285,7 @@ class Entered:
         try:
             hold, lease = left = self._leaving()
             hold.leave()
-            port = await lease._ends_straight(AsyncPort, hold)
-            if port is not None:
-                await lease._end_block(port, hold, error)
+            await lease._leave(hold, error, sync=False)
         except BaseException:
             hold, lease = left or self._leaving()
             hold.leave()

@@ -29,9 +29,9 @@ from ..transport.server import Server, server_of
 from . import claims, transactions
 from .claims import beside_orm
 from .export import Exported
-from .holds import Cancellation, Entered, Hold, Holds, P, call_apart, innermost, last
+from .holds import Cancellation, Entered, Hold, Holds, call_apart, innermost, last
 from .lifetime import CLOSING, RELEASED, LeaseState, Lifetime, renew
-from .notes import Noting
+from .notes import Notes, Noting
 from .register import register
 from .watchdog import Watchdog, watchdog
 
@@ -109,8 +109,11 @@ class Lease(Noting, Entered):
         Several threads may do this at the same time, one may be releasing it meanwhile, and an
         exception from outside may end it anywhere. It may be repeated.
         """
-        lifetime = Lifetime(self, self._claim, self._grant, self._policy)
+        claim, policy = self._claim, self._policy
+        lifetime = Lifetime(self, claim, self._grant, policy)
         lifetime.holds = Holds(self._first)
+        if claim.found is not None:
+            lifetime.notes = Notes(claim, policy)
         lifetime = self._whole.setdefault("", lifetime)
         self._holds, self._lifetime = lifetime.holds, lifetime
         if not (self._ended or lifetime.closing):
@@ -119,40 +122,42 @@ class Lease(Noting, Entered):
             lifetime.closing = True
             lifetime.released |= self._ended == RELEASED
         if lifetime.closing or lifetime.released:
-            self._watchdog.forget(self._claim)
+            self._watchdog.forget(claim)
 
-    async def _ends_straight(self, port_type: type[P], hold: Hold) -> P | None:
-        """Release a young lease when its only hold ends. Or return the port by which that is done
-        in the usual way."""
+    async def _leave(self, hold: Hold, error: BaseException | None, *, sync: bool) -> None:
+        """Release a young lease when its only hold ends, or end the block in the usual way."""
         claim, server, release = self._claim, self._server, self._policy.release
         if (
             hold is not self._first
             # The transactions of a task are in another thread.
-            or (release != "exit" and (port_type is not SyncPort or transactions.may_go_on()))
+            or (release != "exit" and (not sync or transactions.may_go_on()))
             or not self._watchdog.register.remove_young(claim)
             or now() >= self._grant.deadline(claim.ttl)
             or signals.wanted("released")
         ):
-            return port_type(server)
+            await self._end_block(SyncPort(server) if sync else AsyncPort(server), hold, error)
+            return
         self._ended = CLOSING
         self._releasing += 1
         try:
-            if port_type is SyncPort and claim.short:
-                port: Any = claims.give_back(server, claim)
+            port: Port | None
+            if sync and claim.short:
+                port = claims.give_back(server, claim)
             else:
-                port = port_type(server)
+                port = SyncPort(server) if sync else AsyncPort(server)
                 port = None if await claims.given_back(port, claim) else port
-            if port is not None:
-                return port  # type: ignore[no-any-return]
-            self._end_young()
-        except BaseException as error:
+            if port is None:
+                self._end_young()
+        except BaseException as raised:
             claim.doubtful = True
             self._end_young()
-            await claims.interrupted(error, port_type(server), server, claim)
+            port = SyncPort(server) if sync else AsyncPort(server)
+            await claims.interrupted(raised, port, server, claim)
             raise
         finally:
             self._releasing -= 1
-        return None
+        if port is not None:
+            await self._end_block(port, hold, error)
 
     def _end_young(self) -> None:
         self._ended = RELEASED

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from enum import StrEnum
 from math import ceil
+from typing import Any
 
 from ..base.clock import deadline, now
 from ..base.exceptions import LeaseLost, LockUnavailable
@@ -14,7 +15,6 @@ from ..primitives import mutex
 from ..primitives.contract import Claim, Grant, Port, Refusal
 from ..settings.policy import Policy
 from .holds import Held, Holds
-from .notes import Notes
 
 NEVER = float("inf")
 A_SECOND = 1.0
@@ -62,8 +62,8 @@ class Lifetime:
     """The last renewal got no answer."""
     tracked = False
     """The server says at once if somebody else changes the lock."""
-    notes: Notes | None = None
-    """What its holder notes; None: nothing yet."""
+    notes: Any = None
+    """The `Notes` of its holder; None: there are none yet."""
 
     def __init__(self, lease: Held, claim: Claim, grant: Grant, policy: Policy) -> None:
         self.lease = weakref.ref(lease)
@@ -74,8 +74,6 @@ class Lifetime:
             self.hold_until = grant.sent + policy.max_hold
         if not policy.renew:
             self.renew = False
-        if claim.found is not None:
-            self.notes = Notes(claim, policy)
         sent, term = grant.sent, grant.term(claim.ttl)
         self.write_at = ceil((sent + A_SECOND) / TOGETHER) * TOGETHER
         """When the watchdog writes it down in the index and in the history."""
@@ -178,12 +176,6 @@ class Lifetime:
         if lease is not None:
             lease._announce_lost(error)
 
-    async def write_note(self, port: Port, notes: Notes) -> None:
-        """Write the last note, if it is not in Redis yet. If Redis does not answer, the next
-        renewal does it."""
-        with suppress(LockUnavailable):
-            self.told(await notes.write(port))
-
     def told(self, refusal: Refusal | None) -> None:
         """Note what the server says of a request that only a holder may send."""
         if refusal is not None:
@@ -228,7 +220,8 @@ async def renew(port: Port, leases: Sequence[Lifetime], ttl: float | None = None
             lease.told(refusal)
     for lease in leases:
         if lease.notes is not None:
-            await lease.write_note(port, lease.notes)
+            with suppress(LockUnavailable):  # the next renewal does it
+                lease.told(await lease.notes.write(port))
     errors = [refusal for refusal in refusals if isinstance(refusal, LockUnavailable)]
     if len(errors) == len(leases):
         raise errors[0]

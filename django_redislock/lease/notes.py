@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import sync_to_async
 
@@ -20,6 +20,7 @@ from ..settings.policy import Policy
 from ..transport.ports import SyncPort
 from ..transport.server import Server
 from . import transactions
+from .lifetime import Lifetime
 
 logger = logging.getLogger("django_redislock")
 
@@ -151,12 +152,6 @@ def refuse_poisoned(claim: Claim, policy: Policy) -> None:
         raise TooManyResumptions(claim.keys.name, found.resumptions, most)
 
 
-class _Lifetime(Protocol):
-    notes: Notes | None
-
-    def told(self, refusal: Refusal | None) -> None: ...
-
-
 class Noting:
     """What a lease has for its notes."""
 
@@ -166,7 +161,7 @@ class Noting:
         _claim: Claim
         _policy: Policy
         _server: Server
-        _lifetime: _Lifetime
+        _lifetime: Lifetime
 
         def check(self) -> None: ...
         def extend(self) -> None: ...
@@ -216,11 +211,11 @@ class Noting:
         self.check()
 
     def _noting(self) -> Notes:
-        if (notes := self._lifetime.notes) is not None:
-            return notes
-        # Several threads may begin at the same moment.
-        found: Notes = vars(self._lifetime).setdefault("notes", Notes(self._claim, self._policy))
-        return found
+        notes: Notes | None = self._lifetime.notes
+        if notes is None:  # several threads may begin at the same moment
+            new = Notes(self._claim, self._policy)
+            notes = vars(self._lifetime).setdefault("notes", new)
+        return notes
 
     def _ends(self, error: object) -> None:
         """Note whether the work has come to an ordinary end."""

@@ -33,7 +33,7 @@ from ..primitives.contract import Claim
 from ..primitives.keys import validate_name
 from ..settings import conf, naming
 from ..transport.server import Server
-from .holds import Hold, current, innermost
+from .holds import Hold, current, enclosing
 from .lease import Lease
 from .register import held_by
 
@@ -160,7 +160,7 @@ def _held(me: label.Holding) -> Iterable[Lease]:
     works in a thread (`sync_to_async`), or the other way round."""
     waits = (
         lease
-        for lease in enclosing()
+        for lease in enclosing(Lease)
         if isinstance(lease._holds.holder, threading.Thread) != isinstance(me, threading.Thread)
     )
     return {lease.token: lease for lease in [*held_by(me), *waits]}.values()
@@ -182,20 +182,11 @@ def _pattern(name: str) -> str:
     return next((pattern for pattern in naming.patterns if fnmatchcase(name, pattern)), name)
 
 
-def enclosing() -> Iterator[Lease]:
-    """Yield the leases of all blocks that are running, from the innermost outwards."""
-    hold = innermost()
-    while hold is not None:
-        if hold.lease is not None and (lease := hold.lease()) is not None:
-            yield lease
-        hold = innermost(hold)
-
-
 def held_here() -> Iterator[Lease]:
     """Yield the leases of the blocks around this code, from the innermost outwards, and then all
     that this thread or task holds. A lease may come twice."""
-    for leases in (enclosing, lambda: reversed(held_by(label.holder()))):
-        yield from (lease for lease in leases() if lease._lifetime.alive)
+    for leases in (enclosing(Lease), reversed(held_by(label.holder()))):
+        yield from (lease for lease in leases if lease._lifetime.alive)
 
 
 def names_of(lease: Lease) -> list[str]:
@@ -238,7 +229,7 @@ def current_lease() -> Lease:
 
     Raises `LockError` when none is.
     """
-    for lease in enclosing():
+    for lease in enclosing(Lease):
         return lease
     raise LockError(
         "current_lease() is called where no lock is held: outside of a `with "

@@ -18,8 +18,8 @@ from ..base.clock import now
 from ..base.exceptions import LockError, LockUnavailable
 from ..primitives.contract import Claim, Grant, Port
 from ..primitives.keys import Keys
-from . import claims, order
-from .holds import Hold
+from . import claims
+from .holds import Hold, enclosing
 from .lease import Lease
 from .lifetime import RELEASED, LeaseState
 from .plan import Plan
@@ -85,6 +85,7 @@ async def instead(
 def unlocked_here(plan: Plan, keys: Keys, me: label.Holding) -> Unlocked | None:
     """Return the unlocked lease on these keys of a block around this code, if there is one."""
     its = plan.server, keys.lock, label.owner(me)
-    found = (lease for lease in order.enclosing() if isinstance(lease, Unlocked))
-    known = ((lease, (lease._server, lease._claim.keys.lock, lease.owner)) for lease in found)
-    return next((lease for lease, one in known if one == its), None)
+    for lease in enclosing(Unlocked):
+        if its == (lease._server, lease._claim.keys.lock, lease.owner):
+            return lease
+    return None

@@ -18,9 +18,9 @@ from django.http.response import HttpResponseBase
 
 from ..base import label
 from ..base.callables import kind_of, of_function
+from ..lease.holds import enclosing
 from ..lease.lease import Lease
 from ..lease.lock import Lock
-from ..lease.order import enclosing
 
 T = TypeVar("T")
 V = TypeVar("V", bound=Callable[..., Any])
@@ -70,7 +70,7 @@ class Call(NamedTuple):
         if not self.leases:
             return False
         key, using = lock._keys().lock, lock._policy().using
-        for lease in enclosing():
+        for lease in enclosing(Lease):
             if lease in self.leases and (lease._claim.keys.lock, lease.using) == (key, using):
                 lease.check()  # a view never runs without its lock
                 return True
