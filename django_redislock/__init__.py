@@ -17,7 +17,7 @@ from .base.exceptions import (
     StaleRead,
     TooManyResumptions,
 )
-from .base.holder import Holder
+from .base.people import Holder
 from .lease.lease import Lease
 from .lease.lifetime import LeaseState
 from .lease.order import current_lease, held

@@ -20,7 +20,7 @@ from redis.exceptions import ConnectionError, LockNotOwnedError, RedisError, Tim
 from redis.lock import Lock as RedisLock
 from redis.utils import HIREDIS_AVAILABLE
 
-from .base import label, tokens
+from .base import people, tokens
 from .base.clock import now
 from .base.exceptions import LockNotAcquired, LockUnavailable
 from .lease import claims
@@ -96,14 +96,14 @@ class Lock(RedisLock):
         claim = Claim(
             keys=keys,
             # A lock with a timeout does not depend on its process: it ends by itself.
-            token=tokens.Secret(
+            token=people.Secret(
                 (tokens.NO_PROCESS if self.timeout else tokens.process)
                 + _tag(token)
                 + secrets.token_hex(4)
             ),
             ttl=float(self.timeout or renewed),
-            owner=label.owner(label.holder()),
-            label=label.of_caller(),
+            owner=people.owner(people.holder()),
+            label=people.of_caller(),
             primitive=mutex,
             guarded=kinds.guarded(
                 Policy(using=server.using, after_loss=policy.after_loss),
@@ -220,7 +220,7 @@ class Lock(RedisLock):
     def _hold(self, token: Any, server: Server, claim: Claim, policy: Policy, got: Grant) -> None:
         lease = None
         if not self.timeout:
-            lease = Lease(server, claim, got, policy, Hold(label.holder()))
+            lease = Lease(server, claim, got, policy, Hold(people.holder()))
         else:
             watchdog(server).write_down_later(claim)
         self._forget()  # an earlier claim is lost, or this acquire would have failed
@@ -278,7 +278,7 @@ class Lock(RedisLock):
         of = sight.holder
         return Claim(
             keys,
-            tokens.Secret(sight.token.decode()),
+            people.Secret(sight.token.decode()),
             of.remaining or 0.0,
             of.owner or "",
             of.label,

@@ -21,7 +21,7 @@ from typing import Any, Literal
 from django.dispatch import Signal
 
 from .base import background
-from .base.holder import Holder, log_extra
+from .base.people import Holder, log_extra
 
 logger = logging.getLogger("django_redislock")
 

@@ -31,7 +31,7 @@ from django_redislock import (
     redis_lock,
     single_flight,
 )
-from django_redislock.base.label import MAX_LABEL, clean
+from django_redislock.base.people import MAX_LABEL, clean
 from django_redislock.inspection import Inspector, Kind
 from django_redislock.inspection.facts import UNREADABLE
 from django_redislock.locks.single_flight import _Result

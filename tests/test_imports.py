@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 
 import pytest
@@ -40,6 +41,18 @@ def test_no_files_import_each_other_in_a_circle() -> None:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
         pytest.fail(" imports ".join(reversed(error.args[1])))
+
+
+def test_the_longest_chain_of_imports() -> None:
+    """Whoever reads a module need not have read more than so many others, one below the other. If
+    this is too long: look which import is there for one constant or one small function."""
+
+    @cache
+    def height(module: str) -> int:
+        below = (its for its, ours in imports_of(NAMES[module]) if ours and its != module)
+        return 1 + max(map(height, below), default=0)
+
+    assert max(map(height, NAMES)) <= 18
 
 
 def test_no_rooms_import_each_other_in_a_circle() -> None:

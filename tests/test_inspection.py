@@ -19,12 +19,13 @@ from django_redislock import (
     TimestampLock,
     redis_lock,
 )
-from django_redislock.base import label, tokens
-from django_redislock.base.holder import Holder
+from django_redislock.base import people, tokens
+from django_redislock.base.people import Holder
 from django_redislock.inspection import Ending, Inspector, Kind, LockInfo, State
 from django_redislock.inspection.listing import ORDERS
 from django_redislock.inspection.reading import decide, foreign
-from django_redislock.lease.watchdog import PRESENCE, watchdog
+from django_redislock.lease.register import PRESENCE
+from django_redislock.lease.watchdog import watchdog
 from django_redislock.primitives import permits
 from django_redislock.transport.ports import SyncPort
 from django_redislock.transport.server import server_of
@@ -537,7 +538,7 @@ class TestCacheLocks:
                 lock.release()
         last, first = inspector.past(":1:import").holders
         assert (last.ending, first.ending) == (Ending.EXPIRED, Ending.RELEASED)
-        assert last.owner == first.owner == label.owner(label.holder())
+        assert last.owner == first.owner == people.owner(people.holder())
         assert last.fencing_token > first.fencing_token
         assert Inspector().past("import").holders == []
 

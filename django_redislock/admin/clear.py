@@ -33,7 +33,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext, gettext_lazy, ngettext, ngettext_lazy
 from django.utils.translation import gettext as _
 
-from ..base import label
+from ..base import people
 from ..inspection import HolderInfo, Inspector, LockInfo, State
 from ..inspection.clearing import ClearOutcome, Target
 from ..inspection.inspector import RedlockInspector
@@ -132,7 +132,7 @@ class ClearForm(forms.Form):
     seen = forms.CharField(widget=forms.HiddenInput)
 
     def clean_reason(self) -> str:
-        return label.clean(str(self.cleaned_data["reason"]))
+        return people.clean(str(self.cleaned_data["reason"]))
 
     def clean_seen(self) -> dict[str, list[str]]:
         try:

@@ -19,7 +19,7 @@ from django.utils.html import format_html
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ..base import label
+from ..base import people
 from ..base.exceptions import LockError
 from ..inspection.sheet import RUNS
 from ..inspection.words import clean, duration, rounded, translated, unattended
@@ -287,12 +287,12 @@ class JobActions(LiveAdmin):
 
     def _act(self, request: Any, what: str, names: Sequence[str]) -> None:
         act, who = ACTS[what], str(request.user.get_username())
-        reason = label.clean(request.POST.get("reason", "").strip(), MAX_REASON)
+        reason = people.clean(request.POST.get("reason", "").strip(), MAX_REASON)
         if what == "pause" and not reason:
             message = gettext("Nothing was paused: write the reason.")
             self.message_user(request, message, messages.ERROR)
             return
-        order = Order(Ledger(), label.clean(who).replace("|", "/"), reason)
+        order = Order(Ledger(), people.clean(who).replace("|", "/"), reason)
         written = str(act.written) % {"reason": reason.rstrip(".")}
         done: list[str] = []
         nothing: list[str] = []

@@ -22,7 +22,7 @@ from typing import Any
 
 from asgiref.sync import AsyncToSync, iscoroutinefunction
 
-from . import label
+from . import people
 
 _AS_TEXT: dict[str, Any] = {}
 if sys.version_info >= (3, 14):
@@ -147,8 +147,8 @@ def of_function(function: Callable[..., Any]) -> str:
     """Return where a function is defined."""
     code = getattr(written(function), "__code__", None)
     if code is None:  # written in C, or an object, whose repr could show secrets
-        return label.clean(getattr(function, "__qualname__", type(function).__qualname__))
-    return label.of_code(code, code.co_firstlineno)
+        return people.clean(getattr(function, "__qualname__", type(function).__qualname__))
+    return people.of_code(code, code.co_firstlineno)
 
 
 def call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -17,7 +17,7 @@ from typing import Any
 
 from redis.exceptions import LockError as RedisLockError
 
-from .holder import Holder
+from .people import Holder
 
 
 class LockError(RedisLockError):

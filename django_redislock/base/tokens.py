@@ -11,6 +11,7 @@ import os
 import re
 import secrets
 
+from .people import Secret
 from .process import in_child
 
 NO_PROCESS = "0" * 8
@@ -19,16 +20,6 @@ it."""
 
 process = secrets.token_hex(4)
 """The number of this process. A pid would not do: other hosts use the same ones."""
-
-
-class Secret(str):
-    """A text that contains a token. Its `repr`, and so the report of a crash, does not show it,
-    since the token is enough to end the lease."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return "'…'"
 
 
 def new() -> Secret:

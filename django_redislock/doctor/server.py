@@ -24,9 +24,9 @@ from redis.exceptions import (
     TryAgainError,
 )
 
-from ..base import label
+from ..base import people
 from ..base.exceptions import LockError, LockUnavailable
-from ..base.holder import Holder
+from ..base.people import Holder
 from ..inspection.tasks import TasksInfo, names
 from ..primitives import fence, scripts
 from ..primitives.contract import run
@@ -201,7 +201,7 @@ def acl_rules(prefix: str, unneeded: frozenset[str], *, channels: bool) -> str:
 
 
 def _pattern(kind: str, prefix: str) -> str:
-    return f"{kind}{label.escaped(prefix)}:*"
+    return f"{kind}{people.escaped(prefix)}:*"
 
 
 def _try_in_script(client: redis.Redis, script: str, key: str) -> str:
@@ -388,8 +388,8 @@ class _Asking:
                 except ResponseError as error:
                     if not isinstance(known(error), MovedError):  # another node has this one
                         raise
-        facts.missed_wakeups = label.number(counted["missed_wakeups"]) or 0
-        facts.unreadable_clocks = label.number(counted[fence.COUNTER]) or 0
+        facts.missed_wakeups = people.number(counted["missed_wakeups"]) or 0
+        facts.unreadable_clocks = people.number(counted[fence.COUNTER]) or 0
         if thorough:
             self._look_closely(server, facts)
         facts.unseen = tuple(self._unseen)
@@ -504,7 +504,7 @@ class _Looking:
         while True:
             found: list[bytes]
             cursor, found = self._client.scan(  # type: ignore[assignment]
-                cursor, match=f"{label.escaped(self._prefix)}:*", count=1000
+                cursor, match=f"{people.escaped(self._prefix)}:*", count=1000
             )
             looked_at += 1000
             keys = [_text(key) for key in found]

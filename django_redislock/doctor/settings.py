@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
-from ..base import label
+from ..base import people
 from ..base.callables import Parameters, kind_of
 from ..periodic.job import discover, jobs
 from ..primitives.keys import MAX_NAME
@@ -96,7 +96,7 @@ def settings_findings() -> Iterator[Finding]:
                     "if it is the Redis key of a cache.lock(), silence this check instead",
                 ),
             )
-        elif len(name) > MAX_NAME or not label.is_harmless(name):
+        elif len(name) > MAX_NAME or not people.is_harmless(name):
             yield Finding(
                 id="redislock.W001",
                 message=f"REDISLOCK['LOCKS'][{name[:80]!r}] applies to no lock: names are "

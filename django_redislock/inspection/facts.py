@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from django.utils.translation import gettext_noop as _
 
-from ..base.holder import Holder
+from ..base.people import Holder
 from ..primitives.keys import Keys
 from .words import Sentence, duration
 

@@ -10,12 +10,13 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, TypeVar
 
-from ..base import label, tokens
+from ..base import people, tokens
 from ..base.exceptions import LockUnavailable
-from ..base.holder import server_time
+from ..base.people import server_time
 from ..base.servers import Servers
 from ..lease import claims
-from ..lease.watchdog import PRESENCE, PRESENCE_EVERY, write_down
+from ..lease.register import PRESENCE, PRESENCE_EVERY
+from ..lease.watchdog import write_down
 from ..primitives import mutex, note, permits, timestamp
 from ..primitives.contract import Primitive, Sight, batches, run
 from ..primitives.keys import Keys, Word, counter, presence, validate_name
@@ -155,7 +156,7 @@ class Inspector:
         return self._counted("missed_wakeups")
 
     def _counted(self, what: str) -> int:
-        return self._ask(label.number, "inspection_count", [counter(self._index, what)], []) or 0
+        return self._ask(people.number, "inspection_count", [counter(self._index, what)], []) or 0
 
     # Many locks.
 
@@ -259,7 +260,7 @@ class Inspector:
             return []
         names: dict[str, None] = {}
         looked = 0
-        pattern = f"{label.escaped(self._prefix)}:{{*}}{beside}"
+        pattern = f"{people.escaped(self._prefix)}:{{*}}{beside}"
         nodes = primaries(self._server.shared_pool())
         self.unasked = {}
         for pool in nodes:

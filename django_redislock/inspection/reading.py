@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 from django.utils.translation import gettext_noop as _
 
 from ..base.exceptions import cleared
-from ..base.holder import Holder, server_time
-from ..base.label import number, read
+from ..base.people import Holder, number, read, server_time
 from ..base.tokens import process_of
-from ..lease.watchdog import PRESENCE, PRESENCE_EVERY
+from ..lease.register import PRESENCE, PRESENCE_EVERY
 from ..primitives import timestamp
 from ..primitives.contract import Sight
 from ..primitives.keys import Keys

@@ -16,13 +16,14 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from django.utils.translation import gettext_noop as _
 
-from ..base.holder import Holder
+from ..base.callables import of_function
+from ..base.people import Holder
 from ..primitives.ledger import RunInfo
 from ..settings import conf
 from ..settings.conf import Setting
 from .facts import SHARED, Group, HolderInfo, Kind, LockInfo, PastHolder, State, WaiterInfo
 from .story import holding, kind, silent
-from .words import Sentence, place_text, value_text
+from .words import Sentence
 
 T = TypeVar("T")
 
@@ -194,13 +195,24 @@ def settings_of(name: str) -> dict[str, Setting]:
     return {term.upper(): its for term, its in conf.origins(conf.written(name)).items()}
 
 
+def _value(value: Any) -> str:
+    """The value of a setting, as it would be written in the settings."""
+    if isinstance(value, float):
+        return f"{value:.15g}"
+    return of_function(value) if callable(value) else repr(value)
+
+
 def _place(row: tuple[str, Setting]) -> str:
-    text = place_text(*row)
-    return text if row[1].source == "default" else Unusual(text)
+    """The place where a setting is written."""
+    term, setting = row
+    if setting.source == "default":
+        return Sentence(_("the default"))
+    entry = "" if setting.entry is None else f"['LOCKS'][{setting.entry!r}]"
+    return Unusual(f"REDISLOCK{entry}['{term}']")
 
 
 SETTINGS: Sequence[Column[tuple[str, Setting]]] = (
     Column(_("setting"), lambda row: row[0]),
-    Column(_("value"), lambda row: value_text(row[1].value), shrinks=True),
+    Column(_("value"), lambda row: _value(row[1].value), shrinks=True),
     Column(_("from"), _place, shrinks=True),
 )

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from django.utils.translation import gettext_noop as _
 
-from ..base.holder import Holder, server_time
-from ..base.label import read as readable
+from ..base.people import Holder, server_time
+from ..base.people import read as readable
 from ..base.tokens import word
 from ..lease import claims
 from ..primitives import work

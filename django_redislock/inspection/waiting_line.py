@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from time import monotonic, time_ns
 from typing import Any
 
-from ..base import background, label
+from ..base import background, people
 from ..base.exceptions import LockError
 from ..base.process import rlock
 from ..lease.lease import Lease
@@ -148,7 +148,7 @@ class _Waiting(_Line):
         super().__init__(stderr, after)
         self._name_of_lock = lock._keys().name
         self._using = lock._policy().using
-        self._owner = label.owner(label.holder())
+        self._owner = people.owner(people.holder())
 
     def _text(self) -> str:
         its = inspector_of(self._using)

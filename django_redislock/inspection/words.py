@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any, Self
+from typing import Self
 
 from django.utils.timezone import is_aware, localtime
 from django.utils.translation import gettext
 from django.utils.translation import gettext_noop as _
 
-from ..base import label
-from ..base.callables import of_function
-from ..settings.conf import Setting
+from ..base import people
 
 NOTHING = "-"
 MAX_LINE = 4000
@@ -72,7 +70,7 @@ def _with_times(values: dict[str, object], write: Callable[[datetime], str]) -> 
 
 def clean(text: str) -> str:
     """Make one printable line of a text: foreign names may have any character."""
-    return label.clean(text, MAX_LINE)
+    return people.clean(text, MAX_LINE)
 
 
 def duration(seconds: float | None) -> str:
@@ -127,18 +125,3 @@ def process_name(owner: str) -> str:
 
 def count(number: int, word: str) -> str:
     return f"{number} {word}" if number == 1 else f"{number} {word}s"
-
-
-def value_text(value: Any) -> str:
-    """The value of a setting, as it would be written in the settings."""
-    if isinstance(value, float):
-        return f"{value:.15g}"
-    return of_function(value) if callable(value) else repr(value)
-
-
-def place_text(term: str, setting: Setting) -> str:
-    """The place where a setting is written."""
-    if setting.source == "default":
-        return Sentence(_("the default"))
-    entry = "" if setting.entry is None else f"['LOCKS'][{setting.entry!r}]"
-    return f"REDISLOCK{entry}['{term}']"

@@ -26,7 +26,7 @@ from asgiref.sync import sync_to_async
 from .. import signals
 from ..base.clock import deadline, now
 from ..base.exceptions import LockError, LockNotAcquired, LockUnavailable
-from ..base.holder import Holder
+from ..base.people import Holder
 from ..base.servers import Servers
 from ..base.tokens import word
 from ..primitives import mutex, note, permits, queued, waiting

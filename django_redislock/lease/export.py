@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from django.core import signing
 
-from ..base import label, tokens
+from ..base import people, tokens
 from ..base.clock import now
 from ..base.exceptions import LockError
 from ..primitives.contract import Claim
@@ -104,7 +104,7 @@ class Exported(NamedTuple):
         return cls(
             name=validate(said["name"]),
             token=tokens.validate(said["token"]),
-            label=label.clean(validate_label(said["label"])),
+            label=people.clean(validate_label(said["label"])),
             policy=policy,
             note=str(said["note"]),
         )
@@ -116,7 +116,7 @@ class Exported(NamedTuple):
             keys=kinds.keys(policy, self.name, clustered),
             token=tokens.new(),
             ttl=min(policy.ttl, policy.max_hold or policy.ttl),
-            owner=label.owner(label.holder()),
+            owner=people.owner(people.holder()),
             label=self.label,
             primitive=kinds.primitive(policy),
             guarded=kinds.guarded(policy, clustered),

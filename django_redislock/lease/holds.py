@@ -24,7 +24,7 @@ from typing import Any, Protocol, TypeVar
 
 from ..base.background import start_or_call
 from ..base.exceptions import LeaseLost
-from ..base.label import Holding
+from ..base.people import Holding
 from ..primitives.contract import run
 
 logger = logging.getLogger("django_redislock")

@@ -17,9 +17,8 @@ from .. import signals
 from ..base import process
 from ..base.clock import now
 from ..base.exceptions import LeaseLost, LockError, LockUnavailable
-from ..base.holder import server_time
-from ..base.label import Holding
-from ..base.label import holder as current_holder
+from ..base.people import Holding, server_time
+from ..base.people import holder as current_holder
 from ..primitives import mutex
 from ..primitives.contract import Claim, Grant, Port, Refusal, run
 from ..settings.policy import Policy

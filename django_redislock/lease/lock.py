@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Never, Self, TypedDict,
 
 from django.core.exceptions import SynchronousOnlyOperation
 
-from ..base import label, process, tokens
+from ..base import people, process, tokens
 from ..base.exceptions import LockNotAcquired, LockReentered, LockUnavailable
-from ..base.holder import Holder
+from ..base.people import Holder
 from ..primitives import mutex, permits
 from ..primitives.contract import Claim, Grant, Primitive, Sight, run
 from ..primitives.keys import Keys, validate_name
@@ -229,7 +229,9 @@ class Lock(Entered):
         self._explicit |= {"kind": kind, **fixed}
         return self
 
-    def _recording(self, advice: str) -> Self:
+    def _recording(
+        self, advice: str = "leave the inner block out, or give it another name"
+    ) -> Self:
         """Make it the lock of work that is recorded, with this advice: without Redis nobody knows
         what was done."""
         return self._of_kind("mutex", unavailable="raise")._advising(advice)
@@ -383,7 +385,7 @@ class Lock(Entered):
         return self._entering(await self._attempt(AsyncPort))
 
     def _leaving(self) -> tuple[Hold, Lease]:
-        hold, me = innermost(), label.holder()
+        hold, me = innermost(), people.holder()
         if hold is None or hold.by is not me or hold not in self._blocks:
             hold = last([*self._blocks], me)
         return hold, self._blocks[hold]
@@ -460,7 +462,7 @@ class Lock(Entered):
         plan = self._plan()
         policy, server = plan.policy, plan.server
         wait = policy.wait if wait is UNSET else validate_wait(wait)
-        me = label.holder()
+        me = people.holder()
         if self._cancel_on_lost and not isinstance(me, asyncio.Task):
             raise TypeError(
                 "cancel_on_lost=True needs an asyncio task to cancel. In a thread, pass "
@@ -481,11 +483,11 @@ class Lock(Entered):
             keys=keys,
             token=tokens.new(),
             ttl=plan.ttl,
-            owner=label.owner(me),
+            owner=people.owner(me),
             label=(
-                label.clean(self._label)
+                people.clean(self._label)
                 if self._label
-                else label.of_caller(self._stacklevel, 3 if port_type is SyncPort else 2)
+                else people.of_caller(self._stacklevel, 3 if port_type is SyncPort else 2)
             ),
             primitive=primitive,
             guarded=plan.guarded,
@@ -508,7 +510,7 @@ class Lock(Entered):
             return await instead(port, plan, claim, me, error)
 
     def _hold(
-        self, plan: Plan, claim: Claim, me: label.Holding, whole: bool, grant: Grant
+        self, plan: Plan, claim: Claim, me: people.Holding, whole: bool, grant: Grant
     ) -> Lease:
         """Return the lease of a claim that was granted: a young one, if it may be that."""
         if claim.found is not None:
@@ -528,7 +530,7 @@ class Lock(Entered):
         lease._complete()
         return lease
 
-    def _hold_again(self, lease: Lease, policy: Policy, me: label.Holding) -> bool:
+    def _hold_again(self, lease: Lease, policy: Policy, me: people.Holding) -> bool:
         """Let this thread or task hold its lease once more. Return False if it is being released
         already."""
         hold = Hold(me)
@@ -563,7 +565,7 @@ class Lock(Entered):
         server: Server,
         keys: Keys,
         primitive: Primitive,
-        me: label.Holding,
+        me: people.Holding,
         wait: float | None,
     ) -> Lease | None:
         """Return the lease of this thread or task that is to be held once more, or None if it may
@@ -582,7 +584,7 @@ class Lock(Entered):
         return None
 
     def _held_already(
-        self, primitive: Primitive, leases: list[Lease], me: label.Holding, wait: float | None
+        self, primitive: Primitive, leases: list[Lease], me: people.Holding, wait: float | None
     ) -> Lease | None:
         """Do `_held` for the leases on one name."""
         mine = [

@@ -27,7 +27,7 @@ from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from ..base import label
+from ..base import people
 from ..base.exceptions import LockError, LockOrderError, LockOrderWarning
 from ..primitives.contract import Claim
 from ..primitives.keys import validate_name
@@ -136,7 +136,7 @@ testing: Order | None = None
 """The orders of a test that checks its own (testing/assertions.py)."""
 
 
-def check(claim: Claim, server: Server, me: label.Holding, mode: str) -> None:
+def check(claim: Claim, server: Server, me: people.Holding, mode: str) -> None:
     """Check the order before `me` waits for `claim`. Raises `LockOrderError`, or warns, as `mode`
     says."""
     if claim.primitive.kind in SHARED:
@@ -155,7 +155,7 @@ def check(claim: Claim, server: Server, me: label.Holding, mode: str) -> None:
                     )
 
 
-def _held(me: label.Holding) -> Iterable[Lease]:
+def _held(me: people.Holding) -> Iterable[Lease]:
     """Return the leases of this thread or task, and of the one that waits for it: a task that
     works in a thread (`sync_to_async`), or the other way round."""
     waits = (
@@ -185,7 +185,7 @@ def _pattern(name: str) -> str:
 def held_here() -> Iterator[Lease]:
     """Yield the leases of the blocks around this code, from the innermost outwards, and then all
     that this thread or task holds. A lease may come twice."""
-    for leases in (enclosing(Lease), reversed(held_by(label.holder()))):
+    for leases in (enclosing(Lease), reversed(held_by(people.holder()))):
         yield from (lease for lease in leases if lease._lifetime.alive)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from ..base import tokens
 from ..base.exceptions import LockError, LockUnavailable
-from ..base.label import Holding
+from ..base.people import Holding
 from ..base.servers import Servers
 from ..primitives.contract import Claim, Port, milliseconds, run
 from ..primitives.keys import Keys, presence
@@ -26,6 +26,10 @@ from ..transport.server import Server, every
 from .lifetime import RELEASED, Lifetime
 
 logger = logging.getLogger("django_redislock")
+
+PRESENCE = 30.0
+"""Seconds after which a process that holds leases and shows no sign of life is taken for dead."""
+PRESENCE_EVERY = PRESENCE / 3
 
 
 class Register:
@@ -190,14 +194,14 @@ def written_down(port: Callable[[], Port], claims: Iterable[Claim]) -> bool:
     return done
 
 
-def show_life(port: Port, server: Server, index: str, ttl: float, within: float) -> None:
-    """Show for `ttl` seconds that this process lives, for the locks of an index."""
+def show_life(port: Port, server: Server, index: str, within: float) -> None:
+    """Show that this process lives, for the locks of an index."""
     key = presence(index, tokens.process)
     try:
         if isinstance(server.using, Servers):
-            run(Redlock(server.using).show_life(port, key, ttl, within))
+            run(Redlock(server.using).show_life(port, key, PRESENCE, within))
         else:
-            run(port.script("record_set", [key], [tokens.word(), b"", milliseconds(ttl)]))
+            run(port.script("record_set", [key], [tokens.word(), b"", milliseconds(PRESENCE)]))
     except LockError as error:
         logger.debug("This process could not show a sign of life: %s", error)
 

@@ -13,7 +13,7 @@ import logging
 import time
 from typing import Never
 
-from ..base import label
+from ..base import people
 from ..base.clock import now
 from ..base.exceptions import LockError, LockUnavailable
 from ..primitives.contract import Claim, Grant, Port
@@ -32,7 +32,7 @@ class Unlocked(Lease):
 
     __slots__ = ()
 
-    def __init__(self, plan: Plan, claim: Claim, me: label.Holding) -> None:
+    def __init__(self, plan: Plan, claim: Claim, me: people.Holding) -> None:
         grant = Grant(None, time.time_ns() // 1000, now())
         super().__init__(plan.server, claim, grant, plan.policy, Hold(me), young=True)
         # To all that finds, renews or releases leases, it has been released.
@@ -71,7 +71,7 @@ class Unlocked(Lease):
 
 
 async def instead(
-    port: Port, plan: Plan, claim: Claim, me: label.Holding, error: LockUnavailable
+    port: Port, plan: Plan, claim: Claim, me: people.Holding, error: LockUnavailable
 ) -> Unlocked | LockUnavailable:
     """Return what `unavailable` gives for a lock that could not be asked for."""
     error.skips = plan.policy.unavailable == "skip"
@@ -82,9 +82,9 @@ async def instead(
     return Unlocked(plan, claim, me)
 
 
-def unlocked_here(plan: Plan, keys: Keys, me: label.Holding) -> Unlocked | None:
+def unlocked_here(plan: Plan, keys: Keys, me: people.Holding) -> Unlocked | None:
     """Return the unlocked lease on these keys of a block around this code, if there is one."""
-    its = plan.server, keys.lock, label.owner(me)
+    its = plan.server, keys.lock, people.owner(me)
     for lease in enclosing(Unlocked):
         if its == (lease._server, lease._claim.keys.lock, lease.owner):
             return lease

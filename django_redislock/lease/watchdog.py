@@ -46,7 +46,7 @@ from ..base import process
 from ..base.background import Background
 from ..base.clock import now
 from ..base.exceptions import LeaseLost, LockError, LockUnavailable
-from ..base.label import Holding
+from ..base.people import Holding
 from ..primitives.contract import NO_TERMS, Claim, Port, Terms, run
 from ..transport import connections, maintenance, subscription
 from ..transport.cluster import Node
@@ -55,7 +55,7 @@ from ..transport.ports import SyncPort
 from ..transport.server import Server, every
 from .holds import Held
 from .lifetime import A_SECOND, NEVER, LeaseState, Lifetime, renew
-from .register import register, show_life, written_down
+from .register import PRESENCE, PRESENCE_EVERY, register, show_life, written_down
 
 logger = logging.getLogger("django_redislock")
 
@@ -63,9 +63,6 @@ BATCH = 250
 """Leases in one request, which keeps Redis busy for as long as a few hundred plain commands."""
 EARLY = 0.25
 """A renewal may come early by this part of its interval, so that batches form."""
-PRESENCE = 30.0
-"""Seconds after which a process that holds leases and shows no sign of life is taken for dead."""
-PRESENCE_EVERY = PRESENCE / 3
 MOMENT = 0.1
 """Seconds after which a look ends. The next look sees what has become more urgent."""
 USUAL = 0.02
@@ -492,7 +489,7 @@ class Watchdog:
         least = min((its.term for its in living), default=NEVER)
         within = min(PATIENCE * least, connections.BACKGROUND_TIMEOUT)
         for index in {its.claim.keys.index for its in living}:
-            show_life(self._port(within), self.server, index, PRESENCE, within)
+            show_life(self._port(within), self.server, index, within)
 
     def _together(self, lease: Lifetime) -> tuple[Hashable, ...]:
         """Return a key that is equal for leases that one request can renew."""

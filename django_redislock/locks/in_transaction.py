@@ -43,12 +43,12 @@ from ..base import tokens
 from ..base.callables import call
 from ..base.clock import now
 from ..base.exceptions import LeaseLost, LockError, LockNotAcquired, LockUnavailable
-from ..base.holder import Holder
+from ..base.people import Holder
 from ..lease.lock import Lock, refuse_event_loop
 from ..lease.transactions import blocks_of_the_project
+from ..primitives.record import Done
 from ..settings.validators import WAIT, refuse_unknown, validate_wait
 from .decorate import AnyFunction, FunctionDecorator, LockFor, acquire
-from .once import INSIDE, Done
 from .redis_lock import redis_lock
 
 logger = logging.getLogger("django_redislock")
@@ -383,7 +383,7 @@ class once_in_transaction(FunctionDecorator[Literal["skip"]]):
             raise ValueError("wait must have an end: Redis may be away, and the work goes on then")
         of_lock = {"scope": given.pop("scope")} if "scope" in given else {}
         refuse_unknown(given, type(self).__name__, WAIT)
-        self._lock = redis_lock(wait=wait, release="exit", **of_lock)._recording(INSIDE)
+        self._lock = redis_lock(wait=wait, release="exit", **of_lock)._recording()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._template!r}>"

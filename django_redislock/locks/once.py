@@ -43,7 +43,7 @@ from typing import Any, Literal, TypedDict, TypeVar, Unpack, overload
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from ..base import label
+from ..base import people
 from ..base.callables import call
 from ..base.exceptions import LeaseLost, LockError, LockNotAcquired, LockReentered, LockUnavailable
 from ..lease.claims import beside_orm
@@ -56,7 +56,7 @@ from ..lease.watchdog import watchdog
 from ..primitives import record
 from ..primitives.contract import Answered, Port, Primitive, run
 from ..primitives.keys import Keys, validate_name
-from ..primitives.record import Recorded, Result
+from ..primitives.record import Done, Recorded, Result
 from ..settings.validators import (
     OF_A_RESULT,
     WAIT,
@@ -75,26 +75,12 @@ T = TypeVar("T")
 BEGUN, DONE = b"begun", b"done"
 IS_DONE = "^done$"
 
-INSIDE = "leave the inner block out, or give it another name"
 
 ROLLBACK_RELEASE = 1.0
 """Seconds within which the watchdog releases the lease of a transaction that was rolled back."""
 
 awaiting_commit: weakref.WeakSet[Lease] = weakref.WeakSet()
 """Leases whose work is done, but for a commit."""
-
-
-class Done(Exception):
-    """The record answers the caller, so there is no work to do.
-
-    An exception, since a signal's exception may come while a return value is tested: it would
-    come between a lease and its block.
-    """
-
-    def __init__(self, value: Any, *, due: bool = False) -> None:
-        self.value = value
-        self.due = due
-        """The record is to be renewed, and nobody does it."""
 
 
 class RecordedLock(Lock):
@@ -308,8 +294,8 @@ class once(FunctionDecorator[Literal["skip"]]):
         self._ttl = validate_kept(ttl)
         self._skips = one_of("skip", "raise")(on_conflict, "on_conflict") == "skip"
         self._retries = one_of("retry", "lose")(on_failure, "on_failure") == "retry"
-        self._lock = redis_lock(wait=wait, **of_lock)._recording(INSIDE)
-        self._entered: Running[Any, label.Holding] = Running()
+        self._lock = redis_lock(wait=wait, **of_lock)._recording()
+        self._entered: Running[Any, people.Holding] = Running()
         """The blocks that were entered and not left, in order, and by whom."""
 
     def __repr__(self) -> str:
@@ -331,7 +317,7 @@ class once(FunctionDecorator[Literal["skip"]]):
     def __enter__(self) -> bool:
         block = self._block(self._named())
         first = block.__enter__()
-        self._entered[block] = label.holder()
+        self._entered[block] = people.holder()
         return first
 
     def __exit__(self, *error: Any) -> None:
@@ -340,7 +326,7 @@ class once(FunctionDecorator[Literal["skip"]]):
     async def __aenter__(self) -> bool:
         block = self._ablock(self._named())
         first = await block.__aenter__()
-        self._entered[block] = label.holder()
+        self._entered[block] = people.holder()
         return first
 
     async def __aexit__(self, *error: Any) -> None:
@@ -395,7 +381,7 @@ class once(FunctionDecorator[Literal["skip"]]):
 
     def _innermost(self) -> Any:
         # Threads and tasks may share this object, and one may leave what another has entered.
-        me, entered = label.holder(), self._entered.copy()
+        me, entered = people.holder(), self._entered.copy()
         mine = [block for block, by in entered.items() if by is me]
         block = (mine or [*entered])[-1]
         del self._entered[block]

@@ -9,8 +9,8 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Unpack
 
-from ..base import label
-from ..base.holder import Holder
+from ..base import people
+from ..base.people import Holder
 from ..base.servers import Servers
 from ..lease.lease import Lease
 from ..lease.lock import BlockOptions, Lock, OnConflict_co, Options
@@ -316,7 +316,7 @@ class MultiLock(FunctionDecorator[OnConflict_co], Lock):
         server: Server,
         keys: Any,
         primitive: Primitive,
-        me: label.Holding,
+        me: people.Holding,
         wait: float | None,
     ) -> Lease | None:
         there = [register(server).held(its.lock, me) for its in keys.parts]

@@ -32,18 +32,19 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from django.db import connections
 
-from ..base import background, label, process
+from ..base import background, people, process
 from ..base.callables import Parameters, call
 from ..base.clock import now
 from ..base.exceptions import ComputationFailed, LeaseLost, LockNotAcquired
 from ..lease.lease import Lease
 from ..lease.lock import UNSET, Lock, refuse_event_loop
 from ..primitives.contract import run
+from ..primitives.record import Done
 from ..primitives.waiting import Deadline
 from ..settings.validators import OF_A_RESULT, WAIT, refuse_unknown, validate_kept
 from ..transport.ports import AsyncPort, SyncPort
 from .decorate import AnyFunction, FunctionDecorator, LockFor
-from .once import Done, acquire_unless_recorded, write_at_release
+from .once import acquire_unless_recorded, write_at_release
 from .redis_lock import redis_lock
 
 logger = logging.getLogger("django_redislock")
@@ -228,7 +229,7 @@ class _Result(NamedTuple):
     def of_error(cls, lease: Lease, error: Exception) -> _Result:
         kind = type(error)
         path = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
-        message = label.message(error)[:MAX_MESSAGE]
+        message = people.message(error)[:MAX_MESSAGE]
         about = {"error": path, "message": message, "owner": lease.owner}
         return cls(lease.fencing_token, "failed", json.dumps(about).encode())
 
@@ -248,7 +249,7 @@ class _Result(NamedTuple):
             texts = [about["error"], about["message"], about["owner"]]
         except (ValueError, TypeError, KeyError, RecursionError):
             texts = ["its record can't be read", "", ""]
-        return ComputationFailed(name, *(label.clean(str(text), MAX_MESSAGE) for text in texts))
+        return ComputationFailed(name, *(people.clean(str(text), MAX_MESSAGE) for text in texts))
 
     def pack(self) -> bytes:
         return b"%d|%s|%s" % (self.fencing_token, self.kind.encode(), self.payload)
@@ -257,7 +258,7 @@ class _Result(NamedTuple):
 class _Call(NamedTuple):
     """A call of this process that is being made."""
 
-    by: label.Holding
+    by: people.Holding
     ended: Future[_Result | None]
     """None: the call has no result, and another caller has to compute."""
 
@@ -279,7 +280,7 @@ class _Caller:
         """A result that was kept is one for this caller."""
         self._deadline = Deadline(now(), lock._policy().wait)
         self._key: tuple[Any, ...] = decorator, lock._keys().lock
-        self._own = _Call(label.holder(), Future())
+        self._own = _Call(people.holder(), Future())
         self._since = float("inf")
         """The smallest fencing token of a result for this caller. Infinite while the record at
         its arrival is unknown."""

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from ..base import label
+from ..base import people
 from ..base.exceptions import LockError, LockUnavailable
 from ..base.servers import aliases_of
 from ..commands import BUSY, LOST, UNAVAILABLE
@@ -95,7 +95,7 @@ PLACEHOLDER = "…"
 
 def reason_argument(text: str) -> str:
     """Why an operator does it."""
-    reason = label.clean(text).strip()
+    reason = people.clean(text).strip()
     if reason.casefold() in ("", "why", "reason", "...", PLACEHOLDER):
         raise ArgumentTypeError(f"write why, not {text!r}: the holder sees it, and the history")
     return reason
@@ -107,7 +107,7 @@ def operator() -> str:
         user = getpass.getuser()
     except (KeyError, OSError, ImportError):  # in a container users often have no names
         user = f"uid {os.getuid()}" if hasattr(os, "getuid") else "somebody"
-    return label.clean(f"{user}@{socket.gethostname()}")
+    return people.clean(f"{user}@{socket.gethostname()}")
 
 
 class _Named(Protocol):
@@ -304,7 +304,7 @@ class Parser(CommandParser):
 
     def by(self) -> None:
         who = "Your name, for the holder and the history; by default user@host of this process."
-        self.add_argument("--by", metavar="WHO", type=label.clean, help=who)
+        self.add_argument("--by", metavar="WHO", type=people.clean, help=who)
 
     def reason(self, help: str) -> None:
         """Take why an operator does it."""

@@ -21,11 +21,11 @@ from django.db import close_old_connections, connections
 from django.dispatch import Signal
 
 from .. import signals
-from ..base import background, label, tokens
+from ..base import background, people, tokens
 from ..base.callables import call
 from ..base.clock import now
 from ..base.exceptions import LeaseLost, LockError, LockUnavailable, TooManyResumptions
-from ..base.holder import log_extra
+from ..base.people import log_extra
 from ..base.process import rlock
 from ..lease import claims, notes
 from ..lease.holds import Cancellation, Hold
@@ -103,8 +103,8 @@ class JobRun:
             keys=job.keys,
             token=tokens.new(),
             ttl=policy.ttl if policy.max_hold is None else min(policy.ttl, policy.max_hold),
-            owner=label.owner(label.holder()),
-            label=label.clean(job.where),
+            owner=people.owner(people.holder()),
+            label=people.clean(job.where),
             primitive=mutex,
         )
 
@@ -143,7 +143,7 @@ class JobRun:
         """
         server = self.server
         try:
-            me, policy = label.holder(), self.policy._replace(release="exit")
+            me, policy = people.holder(), self.policy._replace(release="exit")
             notes.refuse_poisoned(self.claim, policy)
             hold = Hold(me)
             lease = Lease(server, self.claim, self.grant, policy, hold)
@@ -182,7 +182,7 @@ class JobRun:
         """Write the end of a run that has no lease to run under."""
         if self._tried_again:
             return None
-        return await self._write_end(port, RunOutcome.LOST, label.clean(str(error)), 0.0)
+        return await self._write_end(port, RunOutcome.LOST, people.clean(str(error)), 0.0)
 
     async def _write_end(
         self,
@@ -230,12 +230,12 @@ class JobRun:
 
 def _outcome(lease: Lease, error: BaseException | None) -> tuple[RunOutcome, str]:
     if lease._lifetime.lost is not None:
-        return RunOutcome.LOST, label.clean(lease._lifetime.lost.why)
+        return RunOutcome.LOST, people.clean(lease._lifetime.lost.why)
     if error is None:
         return RunOutcome.DONE, ""
     if isinstance(error, asyncio.CancelledError):
         return RunOutcome.LOST, STOPPED
-    return RunOutcome.FAILED, label.clean(f"{type(error).__name__}: {label.message(error)}")
+    return RunOutcome.FAILED, people.clean(f"{type(error).__name__}: {people.message(error)}")
 
 
 def perform(job_run: JobRun, hold_on: HoldOn) -> RunInfo | None:

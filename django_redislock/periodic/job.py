@@ -15,7 +15,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import autodiscover_modules
 from django.utils.timezone import get_default_timezone
 
-from ..base import label
+from ..base import people
 from ..base.callables import Parameters, kind_of, of_function, written
 from ..primitives.keys import Keys, validate_name
 from ..primitives.ledger import REQUEST_GOOD_FOR, Overlap, RunRequest, Wanted
@@ -344,7 +344,7 @@ def periodic(
         where = of_function(call)
         values: dict[str, Any] = {**options}
         name = values.pop("name", None)
-        name = label.dotted_path(written(call)) if name is None else name
+        name = people.dotted_path(written(call)) if name is None else name
         given = {"schedule": schedule, "every": every}
         values |= {what: value for what, value in given.items() if value is not None}
         try:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from ..base.holder import server_time
+from ..base.people import server_time
 from ..primitives import ledger
 from ..primitives.contract import run
 from ..primitives.ledger import Entries, Pause, RunInfo, RunOutcome, RunRequest

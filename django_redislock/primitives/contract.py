@@ -10,8 +10,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from ..base.clock import deadline
 from ..base.exceptions import LeaseLost, LeaseRevoked, LockError, LockNotAcquired, LockUnavailable
-from ..base.holder import Holder
-from ..base.label import read
+from ..base.people import Holder, read
 from .keys import Keys, Word
 
 T = TypeVar("T")

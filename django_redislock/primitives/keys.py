@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from typing import ClassVar, Self
 
-from ..base import label
-from ..base.tokens import Secret
+from ..base import people
+from ..base.people import Secret
 
 MAX_NAME = 512
 Word = str | int | bytes
@@ -267,7 +267,7 @@ def _validated(name: str) -> str:
             f"name has {len(name)} characters, and {MAX_NAME} are allowed; "
             f"lock a digest of it instead: {name[:40]!r}…"
         )
-    if not label.is_harmless(name):
+    if not people.is_harmless(name):
         raise ValueError(
             f"name contains characters that can't be printed, such as a line feed, or marks that "
             f"turn text round: {name[:80]!r}"

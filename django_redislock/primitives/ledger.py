@@ -32,8 +32,8 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, get_args
 
-from ..base import label, tokens
-from ..base.holder import Holder, server_time
+from ..base import people, tokens
+from ..base.people import Holder, server_time
 from . import mutex
 from .contract import Claim, Grant, Sight, in_batches, milliseconds
 from .scripts import ask, flag, instant, maybe, sight, text, whole
@@ -210,7 +210,7 @@ _RUN = re.compile(
 
 
 def _instant(text: bytes) -> datetime | None:
-    microseconds = label.number(text)
+    microseconds = people.number(text)
     return None if microseconds is None else server_time(microseconds)
 
 
@@ -223,21 +223,21 @@ def _run(job: str, run_id: bytes, text: bytes, fence: bytes | None = None) -> Ru
         return None
     written = _RUN.fullmatch(text)
     if written is None:
-        return RunInfo(job=job, id=label.read(run_id), outcome=RunOutcome.UNREADABLE)
+        return RunInfo(job=job, id=people.read(run_id), outcome=RunOutcome.UNREADABLE)
     planned, started, ended, outcome, attempt, its_fence, owner, why = written.groups()
     if fence is not None and outcome == b"running" and its_fence != fence:
         outcome, why = b"lost", b"its lease ended before it did"
     return RunInfo(
         job=job,
-        id=label.read(run_id),
+        id=people.read(run_id),
         outcome=RunOutcome(outcome.decode()),
         planned=_instant(planned),
         started=_instant(started),
         ended=_instant(ended),
         attempt=int(attempt),
         fencing_token=int(its_fence) if its_fence else None,
-        owner=label.read(owner),
-        why=label.read(why),
+        owner=people.read(owner),
+        why=people.read(why),
     )
 
 
@@ -331,8 +331,8 @@ async def known(
 
 def _sight(claimed: Any, tick: Any, left: Any, request: Any, paused: Any) -> JobSight:
     return JobSight(
-        claimed=label.number(claimed),
-        open_tick=label.number(tick),
+        claimed=people.number(claimed),
+        open_tick=people.number(tick),
         left=left / 1000 if whole(left) >= 0 else None,
         request=_request(request),
         paused=flag(paused),
@@ -383,7 +383,7 @@ def _entries(job: str, reply: Sequence[bytes], now_us: int) -> Entries:
         wanted = None
     runs = zip(rest[::2], rest[1::2], strict=True)
     return Entries(
-        claimed=label.number(claimed),
+        claimed=people.number(claimed),
         paused=_pause(paused),
         done=_instant(done),
         seen=_instant(seen),
@@ -396,14 +396,14 @@ def _pause(text: bytes) -> Pause | None:
     if not text:
         return None
     at, by, why = [*text.split(b"|", 2), b"", b""][:3]
-    return Pause(_instant(at), label.read(by), label.read(why))
+    return Pause(_instant(at), people.read(by), people.read(why))
 
 
 def _request(text: bytes) -> RunRequest | None:
     """Read a request; None: none is pending, or it can't be read."""
     at, its_id, by = [*text.split(b"|", 2), b"", b""][:3]
     instant = _instant(at) if its_id else None
-    return None if instant is None else RunRequest(instant, label.read(by), label.read(its_id))
+    return None if instant is None else RunRequest(instant, people.read(by), people.read(its_id))
 
 
 async def request(port: Port, keys: Keys, by: str) -> RunRequest | None:

@@ -82,7 +82,7 @@ from typing import Any
 
 from ..base import tokens
 from ..base.exceptions import LockNotAcquired, LockUnavailable
-from ..base.holder import Holder
+from ..base.people import Holder
 from . import queued
 from .contract import (
     MOST_AT_ONCE,

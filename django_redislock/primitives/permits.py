@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ..base import tokens
-from ..base.holder import Holder
+from ..base.people import Holder
 from . import mutex, queued
 from .contract import (
     MOST_AT_ONCE,

@@ -11,10 +11,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from ..base import label
+from ..base import people
 from ..base.clock import DRIFT, deadline
 from ..base.exceptions import LockError, LockNotAcquired, LockUnavailable
-from ..base.holder import server_time
+from ..base.people import server_time
 from .contract import (
     Claim,
     Grant,
@@ -59,7 +59,7 @@ def acquired(answer: Any, names: int = 1) -> Acquired:
         case [1, acquired_us, *fences] if len(fences) == names:
             return 1, instant(acquired_us), *map(whole, fences)
         case [0, value, pttl, now_us, position, ticket, lasted_us, number]:
-            seen, us = sight(value or b"", pttl, now_us), label.number(maybe(lasted_us))
+            seen, us = sight(value or b"", pttl, now_us), people.number(maybe(lasted_us))
             lasted_for = None if us is None else us / 1e6
             now_us = instant(now_us)
             return 0, seen, whole(position), ticket.decode(), lasted_for, now_us, whole(number)

@@ -85,6 +85,19 @@ class Result(NamedTuple):
     nobody else has taken the lock."""
 
 
+class Done(Exception):
+    """The record answers the caller, so there is no work to do.
+
+    An exception, since a signal's exception may come while a return value is tested: it would
+    come between a lease and its block.
+    """
+
+    def __init__(self, value: Any, *, due: bool = False) -> None:
+        self.value = value
+        self.due = due
+        """The record is to be renewed, and nobody does it."""
+
+
 class Recorded:
     """The algorithm for one claim. Everything else is that of the mutex; with `old_clients`, that
     of a mutex and a timestamp lock."""

@@ -20,7 +20,7 @@ from importlib.resources import files
 from typing import Any, NamedTuple, TypeVar
 
 from ..base.exceptions import LockError
-from ..base.holder import Holder
+from ..base.people import Holder
 from .contract import Refusal, Scripts, Sight
 from .keys import Word
 

@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable
 
 from ..base.exceptions import LockUnavailable
-from ..base.holder import Holder, log_extra
+from ..base.people import Holder, log_extra
 
 logger = logging.getLogger("django_redislock")
 

@@ -28,8 +28,8 @@ from typing import Any, Literal
 
 from ..base import tokens
 from ..base.exceptions import LockError, LockNotAcquired
-from ..base.holder import Holder, server_time
-from ..base.label import read as readable
+from ..base.people import Holder, server_time
+from ..base.people import read as readable
 from . import queued
 from .contract import Claim, Grant, Port, Refusal, Scripts, milliseconds, no_short_request, twice
 from .keys import Keys, Word

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from string import Formatter
 from typing import Any
 
-from ..base import label
+from ..base import people
 from ..base.callables import Parameters
 from ..primitives.keys import validate_name
 from . import conf
@@ -53,7 +53,7 @@ def name_maker(
     function takes any keywords (`**kwargs`), the call without that argument raises it.
     """
     if name is None:
-        name = f"{prefix}{label.dotted_path(function)}"
+        name = f"{prefix}{people.dotted_path(function)}"
         _remember(glob.escape(name))
     elif callable(name):
         given = name

@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
 
-from ..base import label
+from ..base import people
 from ..base.callables import kind_of
 from ..base.servers import Servers
 
@@ -258,7 +258,7 @@ def validate_servers(value: object, name: str = "using") -> str:
 
 
 def validate_prefix(value: object, name: str) -> str:
-    plain = isinstance(value, str) and label.is_harmless(value) and not set("{}|") & set(value)
+    plain = isinstance(value, str) and people.is_harmless(value) and not set("{}|") & set(value)
     if not plain or not value:
         raise ValueError(f"{name} must be a non-empty str without braces and |, not {value!r}")
     return str.__str__(value)
@@ -291,7 +291,7 @@ def validate_operator(by: object, reason: object) -> tuple[str, str]:
     for value, name in ((by, "by"), (reason, "reason")):
         if not isinstance(value, str):
             raise TypeError(f"{name} must be a str for people to read, not {value!r}")
-    return label.clean(str(by)).replace("|", "/"), label.clean(str(reason))
+    return people.clean(str(by)).replace("|", "/"), people.clean(str(reason))
 
 
 def validate_on_lost(value: object, name: str = "on_lost") -> Callable[..., object]:

@@ -14,7 +14,7 @@ from django.dispatch import Signal
 
 from .. import signals
 from ..base import background
-from ..base.holder import log_extra
+from ..base.people import log_extra
 
 logger = logging.getLogger("django_redislock")
 

@@ -17,11 +17,11 @@ from weakref import WeakValueDictionary
 
 from django.db import connections
 
-from ..base import label, tokens
+from ..base import people, tokens
 from ..base.callables import call, written
 from ..base.clock import now
 from ..base.exceptions import LeaseLost, LockUnavailable
-from ..base.label import dotted_path
+from ..base.people import dotted_path
 from ..lease import claims, notes
 from ..lease.holds import Hold
 from ..lease.lease import Lease
@@ -242,9 +242,9 @@ class Guarded:
 
     def _begin(self, named: Named, stack: ExitStack) -> None:
         """Take a permit until the end of `stack`. Raises `NotBegun`."""
-        plan, me = named.plan, label.holder()
-        text = label.clean(f"{self.path} {named.work.id}")
-        claim = Claim(named.keys, tokens.new(), plan.ttl, label.owner(me), text, named.work)
+        plan, me = named.plan, people.holder()
+        text = people.clean(f"{self.path} {named.work.id}")
+        claim = Claim(named.keys, tokens.new(), plan.ttl, people.owner(me), text, named.work)
 
         def hold(grant: Grant) -> None:
             notes.refuse_poisoned(claim, plan.policy)
@@ -297,7 +297,7 @@ class Call:
     def __post_init__(self) -> None:
         self.named = next(one for one in self.names if isinstance(one.rule, Uniqueness))
         self.rule: Any = self.named.rule
-        self.says = f"{label.owner(label.holder())}|{label.clean(label.of_caller())}"
+        self.says = f"{people.owner(people.holder())}|{people.clean(people.of_caller())}"
 
     def queue(self, id: str | None, text: bytes) -> Any:
         """Claim the name and send the message, now or when the transaction commits. Returns the

@@ -16,7 +16,7 @@ from rq import Retry, get_current_job
 from rq.exceptions import NoSuchJobError
 from rq.job import Job
 
-from ..base.label import dotted_path
+from ..base.people import dotted_path
 from ..primitives.work import NotBegun
 from .guarded import Delivery, Guarded
 

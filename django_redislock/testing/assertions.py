@@ -23,7 +23,7 @@ from ..signals import LockEvent
 from ..tasks.events import TaskEvent, task_event
 from ..transport.ports import SyncPort
 from ..transport.server import every
-from .stubs import Condition, await_receivers, matches, validate_pattern
+from .condition import Condition, await_receivers, matches, validate_pattern
 
 
 def assert_locked(name: str) -> Condition[list[LockEvent]]:

@@ -8,16 +8,13 @@ import itertools
 import math
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime, timedelta
-from fnmatch import fnmatchcase
-from functools import wraps
 from importlib import import_module
-from types import SimpleNamespace, TracebackType
+from types import SimpleNamespace
 from typing import Any, Generic, TypeVar
 from unittest import mock
 
@@ -26,10 +23,9 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from redis import asyncio as aioredis
 
-from ..base import background, clock
-from ..base.callables import kind_of
+from ..base import clock
 from ..base.exceptions import LeaseLost, LockError, LockNotAcquired, LockUnavailable
-from ..base.holder import Holder
+from ..base.people import Holder
 from ..base.servers import MEMORY
 from ..leader import Leader, _Part
 from ..lease.lease import Lease
@@ -50,73 +46,7 @@ from ..transport.entries import no_alias
 from ..transport.inbox import Inbox
 from ..transport.multiplexed import Multiplexed
 from ..transport.server import elsewhere, every, leading_to, server_of
-
-# Names and patterns of locks, as tests write them.
-
-
-def validate_pattern(name: object) -> str:
-    """Return `name`, or raise a `TypeError` that says what to write."""
-    if not isinstance(name, str):
-        raise TypeError(f"name must be a str, such as 'invoice:42' or 'invoice:*', not {name!r}")
-    return name
-
-
-def matches(name: str, pattern: str) -> bool:
-    """Whether `pattern` is this name or matches it, with its scope or without it; a name may look
-    like a pattern."""
-    return any(its == pattern or fnmatchcase(its, pattern) for its in (name, conf.written(name)))
-
-
-T = TypeVar("T")
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-class Condition(AbstractContextManager[T], Generic[T]):
-    """Apply in a `with` block, or to a decorated test function, `async def` included.
-
-    It can be entered again, also before it is left.
-    """
-
-    def __init__(self, make: Callable[[], AbstractContextManager[T]]) -> None:
-        self._make = make
-        self._entered: list[AbstractContextManager[T]] = []
-
-    def __enter__(self) -> T:
-        condition = self._make()
-        value = condition.__enter__()
-        self._entered.append(condition)
-        return value
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool | None:
-        return self._entered.pop().__exit__(exc_type, error, traceback)
-
-    def __call__(self, test: F) -> F:
-        if isinstance(test, type):
-            raise TypeError(
-                f"a test function can be decorated with this, but not the class {test.__name__}: "
-                f"write self.enterContext(…) in its setUp()"
-            )
-        if kind_of(test) == "coroutine":
-
-            @wraps(test)
-            async def atest(*args: Any, **kwargs: Any) -> Any:
-                with self._make():
-                    return await test(*args, **kwargs)
-
-            return atest  # type: ignore[return-value]
-
-        @wraps(test)
-        def decorated(*args: Any, **kwargs: Any) -> Any:
-            with self._make():
-                return test(*args, **kwargs)
-
-        return decorated  # type: ignore[return-value]
-
+from .condition import SETTLE_WITHIN, Condition, await_receivers, matches, validate_pattern
 
 # Stand-ins for the servers in tests: locks go to none, or to one in memory.
 #
@@ -486,10 +416,6 @@ def _apart() -> Iterator[None]:
 # goes back, also not between two tests, since fencing tokens are made from it.
 
 
-SETTLE_WITHIN = 2.0
-"""Seconds that other threads have to act after a test has moved the clock."""
-
-
 class _Time:
     """A stand-in for the module `time`."""
 
@@ -562,14 +488,6 @@ class Memory:
 def _is_due(lease: Lease) -> bool:
     lifetime = lease._lifetime
     return lifetime.lost is None and not lifetime.closing and lifetime.due <= clock.now()
-
-
-def await_receivers() -> None:
-    """Wait until `on_lost` and all receivers of signals were called."""
-    for thread in threading.enumerate():
-        if thread.name == "redislock-lost" and thread is not threading.current_thread():
-            thread.join(SETTLE_WITHIN)
-    background.settle()
 
 
 def locks_in_memory() -> Condition[Memory]:

@@ -27,7 +27,7 @@ from redis.exceptions import (
     TryAgainError,
 )
 
-from ..base.tokens import Secret
+from ..base.people import Secret
 from ..primitives.keys import Index, Shared, Word
 
 

@@ -16,7 +16,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
-from ..base import label
+from ..base import people
 from ..base.callables import kind_of, of_function
 from ..lease.holds import enclosing
 from ..lease.lease import Lease
@@ -110,7 +110,7 @@ class Call(NamedTuple):
     def of_class(self) -> str | None:
         """The dotted path of the class, if it is decorated as a whole."""
         of = self._dispatched
-        return None if of is None else label.dotted_path(type(of))
+        return None if of is None else people.dotted_path(type(of))
 
     @property
     def is_async_dispatch(self) -> bool:
@@ -120,7 +120,7 @@ class Call(NamedTuple):
     @property
     def label(self) -> str:
         """Where the view is defined; for a class the class itself, and not Django's dispatch()."""
-        return label.clean(self.of_class or of_function(self.view))
+        return people.clean(self.of_class or of_function(self.view))
 
 
 class ViewDecorator:

@@ -43,16 +43,17 @@ from django.http.response import HttpResponseBase
 from django.template.response import SimpleTemplateResponse
 from django.utils.functional import Promise
 
-from ..base import label
+from ..base import people
 from ..base.callables import kind_of, of_function
 from ..base.exceptions import LockError, LockNotAcquired, LockUnavailable
 from ..lease.lease import Lease
 from ..lease.lock import UNSET, Lock, refuse_event_loop
 from ..locks.in_transaction import Attempt, RecordBusy, records, validate_database
-from ..locks.once import Completion, Done, acquire_unless_recorded
+from ..locks.once import Completion, acquire_unless_recorded
 from ..locks.redis_lock import redis_lock
 from ..primitives import record
 from ..primitives.contract import run
+from ..primitives.record import Done
 from ..settings.validators import one_of, validate_excluded, validate_max_size, validate_ttl
 from ..transport.ports import AsyncPort, SyncPort
 from ..transport.server import server_of
@@ -299,7 +300,7 @@ def _model(user: Any) -> str:
     # A proxy model has the same rows. The user of a token may have no model.
     meta = getattr(user, "_meta", None)
     cls = user.__class__ if meta is None else meta.concrete_model
-    return label.dotted_path(cls)
+    return people.dotted_path(cls)
 
 
 def _host(request: Any) -> str:

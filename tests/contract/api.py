@@ -12,7 +12,7 @@ import pytest
 from redis import Redis
 
 from django_redislock import Lease, LockUnavailable, ainitialise, initialise, once
-from django_redislock.base.holder import Holder
+from django_redislock.base.people import Holder
 from django_redislock.lease.lock import Lock
 from django_redislock.transport.ports import AsyncPort, BasePort
 from tests.calling import watch

@@ -19,7 +19,7 @@ from django_redislock import (
     once,
     redis_lock,
 )
-from django_redislock.base import label
+from django_redislock.base import people
 from django_redislock.base.exceptions import LockError
 from django_redislock.locks import once as only_once
 from tests.contract.api import Api, Computation, SyncApi, queued
@@ -100,7 +100,7 @@ class TestOnce:
     ) -> None:
         """Containers may have one host name and one process id, and threads one name. So a text
         says nothing of who holds the lock: such a caller does not wait either."""
-        monkeypatch.setattr(label, "owner", lambda of: "web:1:MainThread")
+        monkeypatch.setattr(people, "owner", lambda of: "web:1:MainThread")
         monkeypatch.setattr(only_once, "ROLLBACK_RELEASE", PATIENCE)
         work = Work(waits=True)
         first = api.start(lambda: api.enter(kind("job"), work))

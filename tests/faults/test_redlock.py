@@ -33,7 +33,7 @@ from django_redislock import (
     redis_lock,
 )
 from django_redislock.base.clock import now
-from django_redislock.base.holder import Holder
+from django_redislock.base.people import Holder
 from django_redislock.base.servers import Servers
 from django_redislock.inspection import Inspector
 from django_redislock.lease.watchdog import Watchdog, watchdog

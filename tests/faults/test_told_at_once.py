@@ -22,7 +22,8 @@ from django_redislock import (
     Semaphore,
     redis_lock,
 )
-from django_redislock.lease.watchdog import PRESENCE, watchdog
+from django_redislock.lease.register import PRESENCE
+from django_redislock.lease.watchdog import watchdog
 from django_redislock.transport.inbox import Inbox
 from django_redislock.transport.server import server_of
 from tests.contract.api import Api

@@ -35,7 +35,7 @@ from django_redislock import (
     signals,
     single_flight,
 )
-from django_redislock.base import label
+from django_redislock.base import people
 from django_redislock.lease.lock import Lock
 from django_redislock.periodic import periodic
 from django_redislock.primitives.waiting import LEAST
@@ -237,7 +237,7 @@ def test_an_exception_of_the_attempt(
     def interrupt(*_: object) -> None:
         raise kind("from outside")
 
-    monkeypatch.setattr(label, "of_caller", interrupt)
+    monkeypatch.setattr(people, "of_caller", interrupt)
     with pytest.raises(kind, match="from outside"), redis_lock("job", unavailable="run", wait=0):
         pytest.fail("ran")
 

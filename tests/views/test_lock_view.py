@@ -508,7 +508,7 @@ class TestConflict:
     def test_the_hint(self, lasted: float | None, held: float, hint: int) -> None:
         """The hint is when the holder will be done, if it takes as long as the last one. It is
         bounded, and never the rest of the lease."""
-        from django_redislock.base.holder import Holder
+        from django_redislock.base.people import Holder
         from django_redislock.views.responses import retry_after
 
         holder = Holder("host:1:thread", "here", 1, None, held, 500.0)

@@ -13,7 +13,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from ...base.background import start
 from ...base.exceptions import LockUnavailable
-from ...base.holder import server_time
+from ...base.people import server_time
 from ...commands import BUSY, LOST, UNAVAILABLE, Stderr
 from ...inspection.sheet import Column
 from ...inspection.waiting_line import TerminalLine

@@ -9,7 +9,7 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from ...base import label
+from ...base import people
 from ...inspection.sheet import RUNS, Column
 from ...inspection.words import NOTHING, clean, count, instant, since, unattended, until
 from ...periodic.report import JobInfo, JobState, Ledger, silent_for
@@ -149,7 +149,7 @@ class Pause:
     def add_arguments(self, parser: Parser) -> None:
         _add_jobs(parser)
         parser.add_argument(
-            "--reason", metavar="TEXT", type=label.clean, required=True, help="Why."
+            "--reason", metavar="TEXT", type=people.clean, required=True, help="Why."
         )
         parser.by()
 
