@@ -21,7 +21,6 @@ from redis.lock import Lock as RedisLock
 from redis.utils import HIREDIS_AVAILABLE
 
 from .base import people, tokens
-from .base.clock import now
 from .base.exceptions import LockNotAcquired, LockUnavailable
 from .lease import claims
 from .lease.holds import Hold
@@ -120,13 +119,9 @@ class Lock(RedisLock):
         token = self.local.token
         if token is None or self._of_parent:
             return False
-        held = self._held(token)
-        sight = next(iter(_ask(mutex.holders(self._port(), self._keys()))), None)
-        if sight is not None:
-            if held and sight.token == held.claim.token.encode():
-                return True
-            if not held and _tag_of(sight) == _tag(self._encode(token)):
-                return True
+        held, found = self._held(token), self._find(token)
+        if found is not None and (held is None or held.claim.token == found.token):
+            return True
         return super().owned()  # acquired elsewhere by redis-py's Lock, with our token
 
     def do_release(self, expected_token: Any) -> None:
@@ -149,19 +144,15 @@ class Lock(RedisLock):
             claim.doubtful = True
             claims.withdraw(server_of_client(self.redis), claim)
             raise
-        more: dict[str, Any] = {}
-        if held:
-            fence, began = held.grant.fencing_token, held.grant.sent
-            more = {"fencing_token": fence, "held": now() - began}
         if refusal is None:
-            run(claims.report(port, "released", claim, server, **more))
+            run(claims.report(port, "released", claim, server))
             return
         lost = refusal.error(claim.keys.name)
         if held and held.lease:
             # Unless the lease knows it already.
             held.lease._lifetime.lose(lost, at_release=True)
         else:
-            run(claims.report(port, "lost", claim, server, why=lost.why, **more))
+            run(claims.report(port, "lost", claim, server, why=lost.why))
         raise LockNotOwnedError(
             "Cannot release a lock that's no longer owned", lock_name=_text(self.name)
         ) from lost
@@ -223,6 +214,7 @@ class Lock(RedisLock):
             lease = Lease(server, claim, got, policy, Hold(people.holder()))
         else:
             watchdog(server).write_down_later(claim)
+        claim.granted = got
         self._forget()  # an earlier claim is lost, or this acquire would have failed
         self.local.held = _Held(token, claim, got, lease, tokens.process)
         self.local.token = token

@@ -76,11 +76,6 @@ def wait_argument(text: str) -> float | None:
         ) from None
 
 
-def ttl_argument(text: str) -> float:
-    """Parse the `ttl` of a lock, for argparse."""
-    return _seconds(text, validate_ttl)
-
-
 def _seconds(text: str, validate: Callable[[float], float]) -> float:
     try:
         seconds = float(text)
@@ -99,7 +94,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
         "help": "How long to wait for the lock; 0: try once; or: forever.",
     },
     "ttl": {
-        "type": ttl_argument,
+        "type": partial(_seconds, validate=validate_ttl),
         "metavar": "SECONDS",
         "help": "How long the lock outlives a crash; it is renewed while the command runs.",
     },

@@ -401,7 +401,7 @@ class _Asking:
             clock = run(fence.check(SyncPort(server), Keys.of(prefix, "-"), 0))
             facts.unreadable_clocks += clock.code == fence.UNREADABLE
         with self._perhaps("what is left of locks"):
-            facts.keys = look_at(self._client, prefix, listed=not sharded)
+            facts.keys = _Looking(self._client, prefix, listed=not sharded).facts()
         with suppress(LockError):  # without permissions, which is told below
             stuck = (one for one in names(self._alias, MOST_NAMES) if one.stuck)
             facts.stuck = tuple(
@@ -448,10 +448,11 @@ def _user(options: Mapping[str, Any]) -> str:
     return str(options.get("username") or "default")
 
 
-def _clock(ask: Callable[[], tuple[int, int]], tries: int = 5) -> tuple[float, float]:
-    """Return the shortest round trip, and how far the server's clock is ahead, at least."""
+def _clock(ask: Callable[[], tuple[int, int]]) -> tuple[float, float]:
+    """Return the shortest round trip of five, and how far the server's clock is ahead, at
+    least."""
     seen = []
-    for _ in range(tries):
+    for _ in range(5):
         began, wall = time.monotonic(), time.time()
         seconds, microseconds = ask()
         took = time.monotonic() - began
@@ -476,16 +477,13 @@ WITHIN = 2.0
 """Seconds after which the scan stops."""
 
 
-def look_at(client: redis.Redis, prefix: str, *, listed: bool = True) -> KeyFacts:
-    """Look at the keys of a server. On a cluster, no lock is `listed` in an index."""
-    return _Looking(client, prefix, listed).facts()
-
-
 _Commands = Sequence[tuple[str, ...]]
 
 
 class _Looking:
-    def __init__(self, client: redis.Redis, prefix: str, listed: bool) -> None:
+    """A look at the keys of a server. On a cluster, no lock is `listed` in an index."""
+
+    def __init__(self, client: redis.Redis, prefix: str, *, listed: bool) -> None:
         self._client = client
         self._listed = listed
         self._prefix = prefix

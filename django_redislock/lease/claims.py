@@ -32,8 +32,8 @@ from ..base.tokens import word
 from ..primitives import mutex, note, permits, queued, waiting
 from ..primitives.contract import (
     NO_TERMS,
-    Answered,
     Claim,
+    Done,
     Grant,
     Port,
     Primitive,
@@ -222,7 +222,7 @@ async def obtain(port: Port, claim: Claim, wait: float | None) -> Grant | LockNo
             return _granted(claim, answer[1], sent)
         claim.sent = False
         if answer is not None:
-            raise Answered(claim.keys.name, answer[1])
+            raise Done(answer[1])
         port.busy(claim.keys)
     claim.sent = False
     return await claim.primitive.acquire(port, claim, wait)

@@ -108,11 +108,11 @@ class Lease(Noting, Entered):
         Several threads may do this at the same time, one may be releasing it meanwhile, and an
         exception from outside may end it anywhere. It may be repeated.
         """
-        claim, policy = self._claim, self._policy
-        lifetime = Lifetime(self, claim, self._grant, policy)
+        claim = self._claim
+        lifetime = Lifetime(self, claim, self._grant, self._policy)
         lifetime.holds = Holds(self._first)
         if claim.found is not None:
-            lifetime.notes = Notes(claim, policy)
+            lifetime.notes = Notes(claim, self._policy)
         lifetime = self._whole.setdefault("", lifetime)
         self._holds, self._lifetime = lifetime.holds, lifetime
         if not (self._ended or lifetime.closing):

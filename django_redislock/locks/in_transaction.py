@@ -46,7 +46,7 @@ from ..base.exceptions import LeaseLost, LockError, LockNotAcquired, LockUnavail
 from ..base.people import Holder
 from ..lease.lock import Lock, refuse_event_loop
 from ..lease.transactions import blocks_of_the_project
-from ..primitives.record import Done
+from ..primitives.contract import Done
 from ..settings.validators import WAIT, refuse_unknown, validate_wait
 from .decorate import AnyFunction, FunctionDecorator, LockFor, acquire
 from .redis_lock import redis_lock

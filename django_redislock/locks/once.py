@@ -54,9 +54,9 @@ from ..lease.plan import Plan
 from ..lease.transactions import at_end, open_transactions
 from ..lease.watchdog import watchdog
 from ..primitives import record
-from ..primitives.contract import Answered, Port, Primitive, run
+from ..primitives.contract import Done, Port, Primitive, run
 from ..primitives.keys import Keys, validate_name
-from ..primitives.record import Done, Recorded, Result
+from ..primitives.record import Recorded, Result
 from ..settings.validators import (
     OF_A_RESULT,
     WAIT,
@@ -118,8 +118,6 @@ async def acquire_unless_recorded(
     its._pattern, its._stale = pattern, stale
     try:
         lease = await its._attempt(port_type, wait)
-    except Answered as answered:
-        raise Done(answered.value, due=answered.due) from None
     except LockReentered:
         # This thread or task is doing the work, unless it was done before.
         port = port_type(server_of(lock._policy().using))

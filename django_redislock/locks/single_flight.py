@@ -38,8 +38,7 @@ from ..base.clock import now
 from ..base.exceptions import ComputationFailed, LeaseLost, LockNotAcquired
 from ..lease.lease import Lease
 from ..lease.lock import UNSET, Lock, refuse_event_loop
-from ..primitives.contract import run
-from ..primitives.record import Done
+from ..primitives.contract import Done, run
 from ..primitives.waiting import Deadline
 from ..settings.validators import OF_A_RESULT, WAIT, refuse_unknown, validate_kept
 from ..transport.ports import AsyncPort, SyncPort

@@ -24,7 +24,7 @@ from .. import signals
 from ..base import background, people, tokens
 from ..base.callables import call
 from ..base.clock import now
-from ..base.exceptions import LeaseLost, LockError, LockUnavailable, TooManyResumptions
+from ..base.exceptions import LeaseLost, LockUnavailable, TooManyResumptions
 from ..base.people import log_extra
 from ..base.process import rlock
 from ..lease import claims, notes
@@ -150,10 +150,7 @@ class JobRun:
             lease.check()
             if isinstance(me, asyncio.Task):
                 self.cancellation = hold.cancellation = Cancellation(me)
-            fence, port = self.grant.fencing_token, port_type(server)
-            await claims.report(
-                port, "acquired", self.claim, server, fencing_token=fence, waited=0.0
-            )
+            await claims.report(port_type(server), "acquired", self.claim, server, waited=0.0)
             return lease
         except BaseException as error:
             await claims.cut_short(error, port_type, server, self.claim)
@@ -165,51 +162,41 @@ class JobRun:
         written then, as after a crash: the other scheduler finds a run without a lease."""
         return self.job.retries and self.info.planned is not None
 
-    async def end(self, port: Port, lease: Lease, error: BaseException | None) -> RunInfo | None:
-        """Write the end of a run whose function returned, or raised `error`.
+    async def end(
+        self, port: Port, lease: Lease | None, error: BaseException | None
+    ) -> RunInfo | None:
+        """Write the end of a run whose function returned, or raised `error`. Without a lease it
+        could not be called, and the error says why.
 
-        Returns None if the ledger has forgotten the run, or if its tick is tried again.
+        Returns None if the tick is tried again, if the ledger has forgotten the run, or if it
+        could not be reached.
         """
-        if error is not None and lease._lifetime.notes is not None:
-            lease._lifetime.notes.failed = True
-        outcome, why = _outcome(lease, error)
+        if lease is None:
+            (outcome, why), left = (RunOutcome.LOST, people.clean(str(error))), 0.0
+        else:
+            (outcome, why), left = _outcome(lease, error), lease.remaining()
+            if error is not None and lease._lifetime.notes is not None:
+                lease._lifetime.notes.failed = True
         if outcome == RunOutcome.LOST and error is not None and self._tried_again:
             return None
-        raised = error if outcome == RunOutcome.FAILED else None
-        return await self._write_end(port, outcome, why, lease.remaining(), raised)
-
-    async def missed(self, error: LockError, port: Port) -> RunInfo | None:
-        """Write the end of a run that has no lease to run under."""
-        if self._tried_again:
-            return None
-        return await self._write_end(port, RunOutcome.LOST, people.clean(str(error)), 0.0)
-
-    async def _write_end(
-        self,
-        port: Port,
-        outcome: RunOutcome,
-        why: str,
-        remaining: float,
-        raised: BaseException | None = None,
-    ) -> RunInfo | None:
-        give_up = port.now() + remaining + WRITE_END_WITHIN
+        give_up = port.now() + left + WRITE_END_WITHIN
         failures = 0
         while True:
             try:
                 ended = await ledger.finish(port, self.claim.keys, self.info, outcome, why)
                 break
-            except LockUnavailable as error:
+            except LockUnavailable as away:
                 failures += 1
-                if not error.passing or port.now() > give_up:
+                if not away.passing or port.now() > give_up:
                     logger.error(
                         "The outcome of a run of the job %r could not be recorded: %s",
                         self.job.name,
-                        error,
+                        away,
                     )
                     return None
                 await port.sleep(backoff(failures))
         if ended is not None:
-            send_event(ended, raised)
+            send_event(ended, error if outcome == RunOutcome.FAILED else None)
         return ended
 
     def abandon(self) -> None:
@@ -252,7 +239,7 @@ def perform(job_run: JobRun, hold_on: HoldOn) -> RunInfo | None:
             ended = run(job_run.end(SyncPort(lease._server), lease, error))
             job_run.hold_on(lease, hold_on)
     except (LeaseLost, TooManyResumptions) as lost:
-        ended = ended or run(job_run.missed(lost, SyncPort(job_run.server)))
+        ended = ended or run(job_run.end(SyncPort(job_run.server), None, lost))
     if isinstance(error, KeyboardInterrupt):
         raise error
     return ended
@@ -274,7 +261,7 @@ async def aperform(job_run: JobRun, hold_on: HoldOn) -> RunInfo | None:
             ended = await job_run.end(port, lease, error)
             job_run.hold_on(lease, hold_on)
     except (LeaseLost, TooManyResumptions) as lost:
-        ended = ended or await job_run.missed(lost, port)
+        ended = ended or await job_run.end(port, None, lost)
     return ended
 
 

@@ -149,17 +149,13 @@ class JobPlan:
     def answered(self, wanted: Wanted, answer: Answer) -> None:
         """Learn from the answer to a claim."""
         self.unanswered = None
-        if wanted.tick is None:
-            self._request_answered(answer)
-        else:
+        if wanted.tick is not None:
             self._tick_answered(wanted.tick, answer)
-
-    def _request_answered(self, answer: Answer) -> None:
-        if answer.what == "busy":
+        elif answer.what == "busy":
             remaining = answer.holder and answer.holder.remaining
             wait = min(WAIT_AGAIN, (remaining or WAIT_FOR_RELEASE) + 0.01)
             self.request_at = answer.now + round(wait * SECOND)
-        else:  # it is run or skipped, here or elsewhere
+        else:  # the request is run or skipped, here or elsewhere
             self.request = None
 
     def _tick_answered(self, tick: int, answer: Answer) -> None:

@@ -271,11 +271,15 @@ class Handed(NamedTuple):
     """Since when the connection listens, by the clock of this process."""
 
 
-class Answered(LockError):
-    """A record answers the caller. Nothing is held."""
+class Done(LockError):
+    """A record answers the caller, so there is no work to do. Nothing is held.
 
-    def __init__(self, name: str, value: bytes, *, due: bool = False) -> None:
-        super().__init__("", name)
+    An exception, since a signal's exception may come while a return value is tested: it would
+    come between a lease and its block.
+    """
+
+    def __init__(self, value: Any, *, due: bool = False) -> None:
+        super().__init__()
         self.value = value
         self.due = due
         """The record is to be renewed, and nobody does it."""

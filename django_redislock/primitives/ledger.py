@@ -30,17 +30,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, get_args
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 from ..base import people, tokens
 from ..base.people import Holder, server_time
 from . import mutex
-from .contract import Claim, Grant, Sight, in_batches, milliseconds
+from .contract import Claim, Grant, Port, Sight, in_batches, milliseconds
+from .keys import Keys
 from .scripts import ask, flag, instant, maybe, sight, text, whole
-
-if TYPE_CHECKING:
-    from .contract import Port
-    from .keys import Keys
 
 T = TypeVar("T")
 

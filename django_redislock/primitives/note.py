@@ -118,5 +118,4 @@ async def look(port: Port, keys: Keys) -> Note | None:
 
 async def forget(port: Port, keys: Keys) -> bool:
     """Remove the note. Return whether there was one. Raises `LockUnavailable`."""
-    args = [tokens.word()]
-    return await twice(lambda: ask(port, flag, "record_delete", [keys.note], args))
+    return await twice(lambda: ask(port, flag, "record_delete", [keys.note], [tokens.word()]))

@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 from ..base import tokens
 from . import mutex, queued
 from .contract import (
-    Answered,
     Claim,
+    Done,
     Grant,
     Outcome,
     Port,
@@ -85,19 +85,6 @@ class Result(NamedTuple):
     nobody else has taken the lock."""
 
 
-class Done(Exception):
-    """The record answers the caller, so there is no work to do.
-
-    An exception, since a signal's exception may come while a return value is tested: it would
-    come between a lease and its block.
-    """
-
-    def __init__(self, value: Any, *, due: bool = False) -> None:
-        self.value = value
-        self.due = due
-        """The record is to be renewed, and nobody does it."""
-
-
 class Recorded:
     """The algorithm for one claim. Everything else is that of the mutex; with `old_clients`, that
     of a mutex and a timestamp lock."""
@@ -141,7 +128,7 @@ class Recorded:
         )
 
     async def acquire(self, port: Port, claim: Claim, wait: float | None) -> Outcome:
-        """As `mutex.acquire`. Raises `Answered`."""
+        """As `mutex.acquire`. Raises `Done`."""
         way = Together(self._acquire, self._release).acquire if self._both else self._acquire
         return await way(port, claim, wait)
 
@@ -169,7 +156,7 @@ class Recorded:
         if code == 3:
             # Only a request whose answer was lost may still lock it for us.
             claim.sent = claim.doubtful
-            raise Answered(name, rest[0], due=rest[1])
+            raise Done(rest[0], due=rest[1])
         if code in (0, 1):
             *rest, value = rest
             if not self._asked:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from fnmatch import fnmatchcase
 from functools import wraps
-from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from ..base import background
@@ -52,13 +51,8 @@ class Condition(AbstractContextManager[T], Generic[T]):
         self._entered.append(condition)
         return value
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool | None:
-        return self._entered.pop().__exit__(exc_type, error, traceback)
+    def __exit__(self, *error: Any) -> bool | None:
+        return self._entered.pop().__exit__(*error)
 
     def __call__(self, test: F) -> F:
         if isinstance(test, type):

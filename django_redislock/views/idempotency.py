@@ -52,8 +52,7 @@ from ..locks.in_transaction import Attempt, RecordBusy, records, validate_databa
 from ..locks.once import Completion, acquire_unless_recorded
 from ..locks.redis_lock import redis_lock
 from ..primitives import record
-from ..primitives.contract import run
-from ..primitives.record import Done
+from ..primitives.contract import Done, run
 from ..settings.validators import one_of, validate_excluded, validate_max_size, validate_ttl
 from ..transport.ports import AsyncPort, SyncPort
 from ..transport.server import server_of
