@@ -6,7 +6,7 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from time import monotonic, time_ns
 from typing import Any
@@ -62,29 +62,25 @@ EVERY = 1.0
 """Seconds between two looks, on a terminal. In a log there is one line."""
 
 
-@contextmanager
-def waiting_line(lock: Lock, stderr: Any, *, quiet: bool = False) -> Iterator[None]:
+def waiting_line(lock: Lock, stderr: Any, *, quiet: bool = False) -> AbstractContextManager[None]:
     """Say on stderr, while the block waits for `lock`, who holds it and how many are before us.
 
     A thread of its own looks, so that the wait itself is as without it. Nobody waits for that
     thread: a server that hangs must not delay the work of a lock that is held.
     """
     if quiet or lock._policy().wait == 0:
-        yield
-        return
-    with _Waiting(stderr, AFTER, lock).running("redislock-waiting-line"):
-        yield
+        return nullcontext()
+    return _Waiting(stderr, AFTER, lock).running("redislock-waiting-line")
 
 
-@contextmanager
-def progress_line(lease: Lease, stderr: Any, *, quiet: bool = False) -> Iterator[None]:
+def progress_line(
+    lease: Lease, stderr: Any, *, quiet: bool = False
+) -> AbstractContextManager[None]:
     """Say on a terminal how far the work of the block is, as its notes say it. No request is
     sent."""
     if quiet or not stderr.isatty():
-        yield
-        return
-    with _Working(stderr, EVERY, lease).running("redislock-progress-line"):
-        yield
+        return nullcontext()
+    return _Working(stderr, EVERY, lease).running("redislock-progress-line")
 
 
 class _Line:
@@ -101,12 +97,9 @@ class _Line:
         try:
             yield
         finally:
-            self.end()
-
-    def end(self) -> None:
-        with self._writing:
-            self._over.set()
-            self._line.erase()
+            with self._writing:
+                self._over.set()
+                self._line.erase()
 
     def run(self) -> None:
         every, shown = self._after, ""

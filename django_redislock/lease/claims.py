@@ -73,12 +73,13 @@ async def beside_orm(port: Port, call: Callable[[], T]) -> T:
     return call()
 
 
-async def announce(port: Port, event: LockEvent, *, in_background: bool = False) -> None:
-    """Log an event, and call the receivers of its signal."""
+async def announce(port: Port | None, event: LockEvent) -> None:
+    """Log an event, and call the receivers of its signal. Without a port they are called in
+    another thread: this one may be any, perhaps one with an event loop."""
     signals.log(event)
     if isinstance(port, AsyncPort):
         await signals.asend(event)
-    elif in_background or asyncio._get_running_loop() is not None:
+    elif port is None or asyncio._get_running_loop() is not None:
         signals.send_later(event)
     else:
         signals.send(event)
@@ -482,27 +483,17 @@ async def _count(port: Port, key: str) -> None:
 
 
 async def report(
-    port: Port,
-    outcome: signals.EventKind,
-    claim: Claim,
-    server: Server,
-    *,
-    in_background: bool = False,
-    **more: Any,
+    port: Port | None, outcome: signals.EventKind, claim: Claim, server: Server, **more: Any
 ) -> None:
-    """Report the outcome for a claim to the log and to the receivers of the signal."""
-    if signals.wanted(outcome):
-        await announce(port, event(outcome, claim, server, **more), in_background=in_background)
-
-
-def event(outcome: signals.EventKind, claim: Claim, server: Server, **more: Any) -> LockEvent:
-    """Return the event for the outcome of a claim, with what the server has granted."""
+    """Report the outcome for a claim, with what the server has granted, as `announce` does."""
+    if not signals.wanted(outcome):
+        return
     granted: dict[str, Any] = {}
     if claim.granted is not None:
         granted["fencing_token"] = claim.granted.fencing_token
         if outcome != "acquired":
             granted["held"] = now() - claim.granted.sent
-    return LockEvent(
+    event = LockEvent(
         outcome=outcome,
         name=claim.keys.name,
         using=server.using,
@@ -511,12 +502,4 @@ def event(outcome: signals.EventKind, claim: Claim, server: Server, **more: Any)
         key=claim.keys.lock,
         **granted | more,
     )
-
-
-def tell_later(outcome: signals.EventKind, claim: Claim, server: Server, **more: Any) -> None:
-    """Report an outcome from any thread, perhaps one with an event loop: the receivers are called
-    in another one."""
-    if signals.wanted(outcome):
-        its = event(outcome, claim, server, **more)
-        signals.log(its)
-        signals.send_later(its)
+    await announce(port, event)

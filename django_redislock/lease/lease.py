@@ -125,11 +125,11 @@ class Lease(Noting, Entered):
 
     async def _leave(self, hold: Hold, error: BaseException | None, *, sync: bool) -> None:
         """Release a young lease when its only hold ends, or end the block in the usual way."""
-        claim, server, release = self._claim, self._server, self._policy.release
+        claim, server = self._claim, self._server
         if (
             hold is not self._first
             # The transactions of a task are in another thread.
-            or (release != "exit" and (not sync or transactions.may_go_on()))
+            or (self._policy.release != "exit" and (not sync or transactions.may_go_on()))
             or not self._watchdog.register.remove_young(claim)
             or now() >= self._grant.deadline(claim.ttl)
             or signals.wanted("released")
@@ -267,7 +267,7 @@ class Lease(Noting, Entered):
             call_apart(callback, self)
 
     def _announce_lost(self, error: LeaseLost) -> None:
-        claims.tell_later("lost", self._claim, self._server, why=error.why)
+        run(claims.report(None, "lost", self._claim, self._server, why=error.why))
         self._call_back()
 
     def _call_back(self) -> None:
@@ -279,7 +279,7 @@ class Lease(Noting, Entered):
                 call_apart(self._callbacks.pop(0), self)
 
     def _announce_unknown(self) -> None:
-        claims.tell_later("unknown", self._claim, self._server)
+        run(claims.report(None, "unknown", self._claim, self._server))
         for callback in self._unknown_callbacks:
             call_apart(callback, self)
 
@@ -491,7 +491,7 @@ class Lease(Noting, Entered):
             self._releasing -= 1
         if lost is not None:
             raise lost
-        await claims.report(port, "released", claim, self._server, in_background=in_background)
+        await claims.report(None if in_background else port, "released", claim, self._server)
 
     def _end(self, hold: Hold | None) -> None:
         """End a hold. Nothing changes if it has ended before."""

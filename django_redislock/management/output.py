@@ -318,13 +318,13 @@ class Paper:
         self._printer = printer
 
     def open(self) -> None:
-        pass
+        """Nothing is to be prepared."""
 
     def draw(self, lines: Iterable[str]) -> None:
         self._printer.raw("".join(f"{line}\n" for line in [*lines, ""]))
 
     def close(self) -> None:
-        pass
+        """Nothing is to be given back."""
 
 
 def screen(printer: Printer) -> Screen | Paper:

@@ -211,7 +211,12 @@ class _Watcher:
         try:
             self._screen.open()
             for number in itertools.count(1):
-                away = self._update()
+                away = None
+                try:
+                    self._page = matching(self._where, self._options, self._limit())
+                    self._updated = datetime.now(UTC)
+                except LockUnavailable as error:
+                    away = error
                 show(away)
                 if number == self._options["count"]:
                     break
@@ -220,14 +225,6 @@ class _Watcher:
             self._screen.close()
         if away is not None:
             raise away
-
-    def _update(self) -> LockUnavailable | None:
-        try:
-            self._page = matching(self._where, self._options, self._limit())
-            self._updated = datetime.now(UTC)
-        except LockUnavailable as error:
-            return error
-        return None
 
     def _json(self, away: LockUnavailable | None) -> None:
         page = None if away is not None else self._page
