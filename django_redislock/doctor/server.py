@@ -448,11 +448,10 @@ def _user(options: Mapping[str, Any]) -> str:
     return str(options.get("username") or "default")
 
 
-def _clock(ask: Callable[[], tuple[int, int]]) -> tuple[float, float]:
-    """Return the shortest round trip of five, and how far the server's clock is ahead, at
-    least."""
+def _clock(ask: Callable[[], tuple[int, int]], tries: int = 5) -> tuple[float, float]:
+    """Return the shortest round trip, and how far the server's clock is ahead, at least."""
     seen = []
-    for _ in range(5):
+    for _ in range(tries):
         began, wall = time.monotonic(), time.time()
         seconds, microseconds = ask()
         took = time.monotonic() - began
