@@ -43,14 +43,14 @@ PRODUCTS = (
     Product(
         "edges to Django",
         ("views", "commands", "fencing", "client", "cache", "testing"),
-        2_285,
+        2_284,
     ),
     Product(
         "operations",
         (*("inspection", "admin", "management", "doctor", "contrib", "apps", "models"),),
         7_500,
     ),
-    Product("periodic", ("periodic", "primitives/ledger"), 1_280),
+    Product("periodic", ("periodic", "primitives/ledger"), 1_277),
     Product("notes", ("lease/notes", "primitives/note"), 224),
     Product("leader", ("leader",), 210),
     Product(
@@ -61,7 +61,7 @@ PRODUCTS = (
     Product(
         "once in the transaction",
         ("locks/in_transaction", "contrib/once", "management/subcommands/records"),
-        410,
+        408,
     ),
 )
 

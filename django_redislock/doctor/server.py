@@ -379,17 +379,14 @@ class _Asking:
             with self._perhaps("its guard"):
                 guard = self._client.get(Keys.of(prefix, "-").guard)
                 facts.guard = None if guard is None else float(guard) / 1e6
-        counted: dict[str, Any] = dict.fromkeys(COUNTED)
         with self._perhaps("what is counted"):
-            for what in COUNTED:
-                key = counter(Keys.of(prefix, "-").index, what)
+            for what in ("missed_wakeups", fence.COUNTER):
                 try:
-                    counted[what] = self._client.get(key)
+                    counted: Any = self._client.get(counter(Keys.of(prefix, "-").index, what))
+                    setattr(facts, what, people.number(counted) or 0)
                 except ResponseError as error:
                     if not isinstance(known(error), MovedError):  # another node has this one
                         raise
-        facts.missed_wakeups = people.number(counted["missed_wakeups"]) or 0
-        facts.unreadable_clocks = people.number(counted[fence.COUNTER]) or 0
         if thorough:
             self._look_closely(server, facts)
         facts.unseen = tuple(self._unseen)

@@ -31,7 +31,6 @@ from .export import Exported
 from .holds import Cancellation, Entered, Hold, Holds, call_apart, innermost, last
 from .lifetime import CLOSING, RELEASED, LeaseState, Lifetime, renew
 from .notes import Notes, Noting
-from .register import register
 from .watchdog import Watchdog, watchdog
 
 logger = logging.getLogger("django_redislock")
@@ -99,8 +98,7 @@ class Lease(Noting, Entered):
             if name in ("_holds", "_lifetime"):
                 self._complete()
                 return getattr(self, name)
-            message = f"'Lease' object has no attribute {name!r}"
-            raise AttributeError(message, name=name, obj=self)
+            raise AttributeError(f"'Lease' object has no attribute {name!r}", name=name, obj=self)
 
     def _complete(self) -> None:
         """Let the watchdog renew it, and let everybody find it who looks for it.
@@ -139,12 +137,11 @@ class Lease(Noting, Entered):
         self._ended = CLOSING
         self._releasing += 1
         try:
-            port: Port | None
-            if sync and claim.short:
-                port = claims.give_back(server, claim)
+            if not (sync and claim.short):
+                usual: Port = SyncPort(server) if sync else AsyncPort(server)
+                port = None if await claims.given_back(usual, claim) else usual
             else:
-                port = SyncPort(server) if sync else AsyncPort(server)
-                port = None if await claims.given_back(port, claim) else port
+                port = claims.give_back(server, claim)
             if port is None:
                 self._end_young()
         except BaseException as raised:
@@ -591,7 +588,7 @@ class Lease(Noting, Entered):
         if me is not self._holds.holder:
             # Before the holder changes: a signal's exception may come in between.
             if me is not None:
-                register(self._server).move(self._lifetime, me)
+                self._watchdog.register.move(self._lifetime, me)
             self._holds.holder = me
 
     def _leaving(self) -> tuple[Hold, Lease]:

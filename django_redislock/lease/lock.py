@@ -29,14 +29,13 @@ from ..settings.validators import (
     validate_wait,
 )
 from ..transport.ports import AsyncPort, SyncPort
-from ..transport.server import Server
 from . import claims, notes, order, transactions
 from .claims import beside_orm
 from .holds import Cancellation, Entered, Hold, Running, innermost, last
 from .lease import Lease
 from .lifetime import A_SECOND
 from .plan import Plan, plan_of
-from .register import register
+from .register import Register
 from .unlocked import instead, unlocked_here
 
 _OWNED = (
@@ -476,7 +475,7 @@ class Lock(Entered):
             return outer
         known = plan.register.knows(keys)
         if known or keys.timestamp_key:
-            mine = self._held(server, keys, primitive, me, wait)
+            mine = self._held(plan.register, keys, primitive, me, wait)
             if mine is not None and self._hold_again(mine, policy, me):
                 return mine
         claim = Claim(
@@ -562,7 +561,7 @@ class Lock(Entered):
 
     def _held(
         self,
-        server: Server,
+        register: Register,
         keys: Keys,
         primitive: Primitive,
         me: people.Holding,
@@ -571,11 +570,11 @@ class Lock(Entered):
         """Return the lease of this thread or task that is to be held once more, or None if it may
         take another one. Raises `LockReentered`, also if it would wait for its own timestamp
         key."""
-        mine = self._held_already(primitive, register(server).held(keys.lock, me), me, wait)
+        mine = self._held_already(primitive, register.held(keys.lock, me), me, wait)
         if mine is not None:
             return mine
         lock = keys.of_timestamp().lock if keys.timestamp_key else keys.lock
-        for lease in register(server).held(lock, me):
+        for lease in register.held(lock, me):
             its = lease._claim.keys
             another = its.lock != keys.lock and (keys.timestamp_key or its.timestamp_key)
             if another and lease._lifetime.alive:

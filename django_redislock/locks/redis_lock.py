@@ -15,7 +15,7 @@ from ..base.servers import Servers
 from ..lease.lease import Lease
 from ..lease.lock import BlockOptions, Lock, OnConflict_co, Options
 from ..lease.plan import Plan, plan_of
-from ..lease.register import register
+from ..lease.register import Register
 from ..primitives import mutex, permits
 from ..primitives.contract import Primitive, Sight
 from ..primitives.keys import KeysTogether, validate_key, validate_name
@@ -23,7 +23,7 @@ from ..settings import conf, kinds
 from ..settings.naming import name_maker
 from ..settings.validators import validate_flag, validate_limit
 from ..transport.ports import AsyncPort, SyncPort
-from ..transport.server import Server, server_of
+from ..transport.server import server_of
 from .decorate import FunctionDecorator
 
 MAX_NAMES = 250
@@ -313,13 +313,13 @@ class MultiLock(FunctionDecorator[OnConflict_co], Lock):
 
     def _held(
         self,
-        server: Server,
+        register: Register,
         keys: Any,
         primitive: Primitive,
         me: people.Holding,
         wait: float | None,
     ) -> Lease | None:
-        there = [register(server).held(its.lock, me) for its in keys.parts]
+        there = [register.held(its.lock, me) for its in keys.parts]
         mine = [
             lease
             for leases in there
