@@ -14,7 +14,7 @@ import pytest
 
 if TYPE_CHECKING:
     from django_redislock.testing import Memory
-    from django_redislock.testing.stubs import Condition
+    from django_redislock.testing.condition import Condition
 
 CONDITIONS = {"free": "locks_always_free", "memory": "locks_in_memory", "apart": "names_apart"}
 
