@@ -21,7 +21,6 @@ from ..base import people, tokens
 from ..base.callables import call, written
 from ..base.clock import now
 from ..base.exceptions import LeaseLost, LockUnavailable
-from ..base.people import dotted_path
 from ..lease import claims, notes
 from ..lease.holds import Hold
 from ..lease.lease import Lease
@@ -116,7 +115,7 @@ class Guarded:
 
     def __init__(self, queue: Queue, function: Callable[..., Any]) -> None:
         self.queue, self.function = queue, function
-        self.path = dotted_path(written(getattr(function, "__func__", function)))
+        self.path = people.dotted_path(written(getattr(function, "__func__", function)))
         self.rules: list[Rule] = []
         """The innermost first."""
         known[self.path] = self
