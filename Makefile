@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 RUN := $(VENV)/bin/python
 INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo tour test check fix lint coverage torture prove break fleet model peers bench bench-quick screenshots
+.PHONY: help demo tour test check fix lint coverage prove break fleet model peers bench bench-quick screenshots
 .DEFAULT_GOAL := help
 # pip can't run twice in one environment.
 .NOTPARALLEL:
@@ -60,9 +60,6 @@ dist: $(VENV)/.dist ## sdist and wheel into dist/, as a release has them
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) \
 	  $(VENV)/dist/bin/python -m build --no-isolation --outdir dist
 
-torture: $(VENV)/.test ## eight processes, killed and stopped, with 0, 3 and 10 % of replies lost
-	$(RUN) -m tests.faults.torture --seconds 30 --lost 0 3 10 $(ARGS)
-
 prove: $(VENV)/.prove $(if $(findstring --peers,$(ARGS)),$(VENV)/.peers) ## ten minutes of kills, stops, lost replies and restarts, judged twice; docs/proof.md
 	$(RUN) -m tests.proof $(ARGS)
 
@@ -77,7 +74,6 @@ model: $(VENV)/.test ## every state of the protocol's model; needs spin and a C 
 
 peers: $(VENV)/.peers ## scenarios and torture beside other libraries, into docs/peers.md
 	$(RUN) -m tests.peers --write
-	$(RUN) -m tests.faults.torture --peers --write
 
 bench: $(VENV)/.bench ## what a lock costs, beside others, into docs/benchmarks.md and docs/capacity.md; a quarter of an hour
 	$(RUN) -m benchmarks $(ARGS)

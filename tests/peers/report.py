@@ -6,6 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from devtools.pages import part, table
+from tests.faults.torture.arena import Plan
+from tests.faults.torture.checker import Verdict
+from tests.faults.torture.history import History
 
 from .adapters import Peer
 from .scenarios import Outcome
@@ -13,6 +16,11 @@ from .scenarios import Outcome
 PAGE = Path(__file__).parent.parent.parent / "docs" / "peers.md"
 
 MARKS = {True: "✓", False: "✗", None: "–"}
+
+TORTURE = [
+    *("", "replies lost", "granted", "killed", "stopped", "stale writes", "let through"),
+    *("valid at once", "longest wait", "passed over", "rules broken"),
+]
 
 Results = Mapping[str, Sequence[Outcome]]
 """For each scenario, the outcomes in the order of the peers."""
@@ -31,6 +39,23 @@ def outcomes(peers: Iterable[type[Peer]], results: Results) -> str:
         for title, row in results.items()
     ]
     return table(rows)
+
+
+def tortured(plan: Plan, history: History, verdict: Verdict) -> list[str]:
+    """The row of a torture."""
+    return [
+        plan.peer.title,
+        f"{plan.lost:.0%}",
+        str(verdict.granted),
+        str(history.counts.get("kill", 0)),
+        str(history.counts.get("stop", 0)),
+        str(verdict.stale),
+        str(verdict.stale_accepted),
+        str(len(verdict.of("exclusive"))),
+        f"{verdict.longest_wait:.2f} s, mean {verdict.mean_wait:.2f} s",
+        f"{verdict.passed_over} times",
+        ", ".join(sorted({problem.rule for problem in verdict.problems})) or "none",
+    ]
 
 
 def titles(page: str, name: str) -> list[str]:

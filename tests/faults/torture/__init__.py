@@ -1,6 +1,6 @@
 """Many processes at one lock, killed and stopped at random, and a proof of what they saw.
 
-`python -m tests.faults.torture` runs it; see `--help`. The parts:
+`make prove` runs it with all kinds of locks, and `make peers` with other libraries. The parts:
 
     worker.py     a process that takes the lock again and again, and writes down what it saw
     arena.py      starts them, kills and stops them, replaces the dead

@@ -16,7 +16,7 @@ from functools import partial
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from redis import Redis
 
@@ -116,11 +116,8 @@ def torture(plan: Plan) -> History:
         return history
 
 
-def judge(
-    plan: Plan, history: History, *, unit: Literal["seconds", "turns"] = "seconds"
-) -> Verdict:
-    fair = "" if plan.faults else unit
-    return check(history, plan.terms, processes=plan.processes, fair=fair)
+def judge(plan: Plan, history: History) -> Verdict:
+    return check(history, plan.terms, processes=plan.processes, fair=not plan.faults)
 
 
 HANDSHAKE = {b"HELLO", b"CLIENT", b"AUTH", b"SELECT", b"PING", b"SUBSCRIBE", b"UNSUBSCRIBE"}

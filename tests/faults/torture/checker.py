@@ -6,7 +6,7 @@
     tokens        fencing tokens strictly grow in order of grant
     fence         the register refused every stale write, and no other
     fair          without faults, and once all processes have had their first turn, the longest
-                  wait is at most three times the mean
+                  wait, counted in turns, is at most three times the mean
     starved       nobody who lived and was awake was passed over again and again
     left          no key remains
 
@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import mean
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from . import linearize
 from .history import Attempt, History, Terms
@@ -54,18 +54,8 @@ class Verdict:
         return [problem.what for problem in self.problems if problem.rule == rule]
 
 
-def check(
-    history: History,
-    terms: Terms,
-    *,
-    processes: int,
-    fair: Literal["", "seconds", "turns"] = "",
-) -> Verdict:
-    """Hold a history against all rules.
-
-    Where there were no faults, waiting has to be `fair`: measured in seconds, or in turns, which
-    a busy machine does not make longer.
-    """
+def check(history: History, terms: Terms, *, processes: int, fair: bool = False) -> Verdict:
+    """Hold a history against all rules. Where there were no faults, waiting has to be `fair`."""
     verdict = Verdict()
     granted = sorted(
         (attempt for attempt in history.attempts if attempt.granted),
@@ -82,7 +72,7 @@ def check(
     find("linearizable", linearize.violations(history.attempts, terms))
     find("tokens", misordered(granted, terms))
     find("fence", fence(history, terms, verdict))
-    find("fair", unfair(granted, fair))
+    find("fair", unfair(granted) if fair else [])
     find("starved", starved(history, granted, terms, processes, verdict))
     find("left", left(history))
     return verdict
@@ -179,8 +169,9 @@ def fence(history: History, terms: Terms, verdict: Verdict) -> Iterator[str]:
             latest_valid = attempt
 
 
-def unfair(granted: list[Attempt], unit: str) -> Iterator[str]:
-    """Waits that are too long, once all processes have had their first turn.
+def unfair(granted: list[Attempt]) -> Iterator[str]:
+    """Waits that are too long, in turns, which a busy machine does not make longer, once all
+    processes have had their first turn.
 
     Until then they connect, and begin to listen for their wake-ups.
     """
@@ -188,19 +179,14 @@ def unfair(granted: list[Attempt], unit: str) -> Iterator[str]:
     for attempt in granted:
         first.setdefault(attempt.who, attempt.valid_from)
     begin = max(first.values(), default=0.0)
-    patient = [attempt for attempt in granted if attempt.patient and attempt.asked >= begin]
-    if not unit or not patient:
-        return
     answers = [attempt.valid_from for attempt in granted]
-
-    def wait(attempt: Attempt) -> float:
-        if unit == "seconds":
-            return attempt.waited
-        return 1 + bisect_left(answers, attempt.valid_from) - bisect_left(answers, attempt.asked)
-
-    waits = [wait(attempt) for attempt in patient]
-    if max(waits) > LONGEST * mean(waits):
-        yield f"the longest wait was {max(waits):.3g} {unit}, and the mean {mean(waits):.3g}"
+    waits = [
+        1 + bisect_left(answers, attempt.valid_from) - bisect_left(answers, attempt.asked)
+        for attempt in granted
+        if attempt.patient and attempt.asked >= begin
+    ]
+    if waits and max(waits) > LONGEST * mean(waits):
+        yield f"the longest wait was {max(waits)} turns, and the mean {mean(waits):.3g}"
 
 
 def starved(

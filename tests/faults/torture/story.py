@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from .checker import Verdict, check
 from .history import History, Terms, build
@@ -62,8 +62,8 @@ class Story:
         self.event(1000, "arena", "end")
         return build(self._events)
 
-    def verdict(self, fair: Literal["", "seconds", "turns"] = "") -> Verdict:
+    def verdict(self, *, fair: bool = False) -> Verdict:
         return check(self.history(), TERMS, processes=3, fair=fair)
 
-    def broken(self, fair: Literal["", "seconds", "turns"] = "") -> set[str]:
-        return {problem.rule for problem in self.verdict(fair).problems}
+    def broken(self, *, fair: bool = False) -> set[str]:
+        return {problem.rule for problem in self.verdict(fair=fair).problems}

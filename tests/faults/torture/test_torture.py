@@ -1,9 +1,8 @@
-"""The torture in its short form. The long one: `python -m tests.faults.torture --help`."""
+"""Eight processes at a mutex. All kinds of locks, at length: `make prove`."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
 
 import pytest
 
@@ -11,10 +10,10 @@ from tests.faults.torture.arena import Plan, judge, torture
 from tests.faults.torture.checker import Verdict
 
 
-def verdict_of(plan: Plan, unit: Literal["seconds", "turns"] = "seconds") -> Verdict:
+def verdict_of(plan: Plan) -> Verdict:
     """Return what is to be said of a run in which the lock was granted: on a busy machine, a
     longer one."""
-    verdict = judge(plan, torture(plan), unit=unit)
+    verdict = judge(plan, torture(plan))
     assert verdict.granted or plan.seconds < 60, "nobody gets the lock"
     return verdict if verdict.granted else verdict_of(replace(plan, seconds=2 * plan.seconds))
 
@@ -37,4 +36,4 @@ def test_nothing_is_broken_by_messages(late: float) -> None:
 def test_waiting_is_fair() -> None:
     """Without faults nobody waits for longer than three times the mean, counted in turns."""
     plan = Plan(seconds=2.0, kills=0.0, stops=0.0)
-    assert verdict_of(plan, "turns").problems == []
+    assert verdict_of(plan).problems == []
