@@ -5,14 +5,12 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator
-from io import StringIO
 from typing import Any
 
 import pytest
 from django.core.cache import cache
 from django.core.cache import caches as django_caches
 from django.core.exceptions import ImproperlyConfigured
-from django.core.management import call_command
 from django.test import override_settings
 
 from devtools.redis_cluster import RedisCluster
@@ -22,17 +20,14 @@ from django_redislock import (
     LeaseState,
     LockUnavailable,
     MultiLock,
-    ReadWriteLock,
     Semaphore,
     TimestampLock,
-    once,
     redis_lock,
-    single_flight,
 )
 from django_redislock.base.tokens import word
 from django_redislock.client import Lock
 from django_redislock.doctor.rules import server_findings
-from django_redislock.inspection import Inspector, Kind, State
+from django_redislock.inspection import Inspector
 from django_redislock.lease.watchdog import watchdog
 from django_redislock.primitives.contract import run
 from django_redislock.primitives.keys import Keys, counter
@@ -41,7 +36,7 @@ from django_redislock.transport.ports import SyncPort
 from django_redislock.transport.server import server_of
 from tests.caches import cluster as caches
 from tests.cachex import cachex
-from tests.cluster.looking import killed_waiters, waiting
+from tests.cluster.looking import NAMES, do_once, inspect, killed_waiters, waiting
 from tests.contract.api import Api
 from tests.pasting import paste
 from tests.processes import Worker
@@ -50,9 +45,6 @@ from tests.waiting import PATIENCE, eventually
 
 Begin = Callable[..., Worker]
 Hang = Callable[[str], RedisServer]
-
-NAMES = [f"invoice:{number}" for number in range(12)]
-"""They are spread over all nodes."""
 
 
 def test_the_names_are_spread(cluster: RedisCluster) -> None:
@@ -205,53 +197,17 @@ def test_short_leases_beside_a_silent_node(cluster: RedisCluster, hung: Hang) ->
 
 
 def test_what_is_done_once(cluster: RedisCluster, api: Api) -> None:
-    """The second one finds it done, or what the first has computed."""
-    runs: list[object] = []
-    for _ in range(2):
-        api.enter(once("warm", ttl=60), lambda first: first and runs.append("warm"))
-    rates = single_flight("rates:{arguments[0]}", ttl=60)(
-        api.function(lambda currency: runs.append(currency) or 42)
-    )
-    assert [api.call(rates, "EUR"), api.call(rates, "EUR")] == [42, 42]
-    assert runs == ["warm", "EUR"]
+    """Whichever node has its name."""
+    do_once(api)
 
 
 def test_inspection(cluster: RedisCluster, api: Api) -> None:
-    """All locks are found, whichever node has them, with their waiters; also what others left."""
-    leases = [api.acquire(redis_lock(name, ttl=30 + at)) for at, name in enumerate(NAMES)]
-    waiter = api.start(lambda: api.acquire(redis_lock(NAMES[0]), wait=PATIENCE))
-    eventually(lambda: Inspector().get(NAMES[0]).waiters == 1)
-    last = {"ttl": 300.0}
-    several = [
-        api.acquire(lock)
-        for lock in (Semaphore("rates", 2, **last), ReadWriteLock("catalogue", **last).read())
-    ]
-    foreign = "redislock:{left}"
-    cluster.call(cluster.owner(foreign), "SET", foreign, "by somebody")
+    """Whichever node has them."""
 
-    inspector = Inspector()
-    page = inspector.page(limit=5)
-    assert [lock.name for lock in page.items] == NAMES[:5]
-    assert page.total == len(NAMES) + 2
-    kinds = {lock.name: lock.kind for lock in inspector.all() if lock.name not in NAMES}
-    assert kinds == {"rates": Kind.SEMAPHORE, "catalogue": Kind.READ}
-    assert {lock.state for lock in inspector.all()} == {State.HELD}
-    assert inspector.counts().waiters == 1
-    assert [lock.name for lock in inspector.all("*:1*")] == [
-        "invoice:1",
-        "invoice:10",
-        "invoice:11",
-    ]
-    assert [lock.name for lock in inspector.discover()] == ["left"]
-    assert list(Inspector(cache_locks=True).all()) == []
+    def write(key: str, value: str) -> None:
+        cluster.call(cluster.owner(key), "SET", key, value)
 
-    out = StringIO()
-    call_command("redislock", "list", stdout=out)
-    assert all(name in out.getvalue() for name in NAMES)
-    api.release(leases[0])
-    for lease in [*leases[1:], *several, waiter.result(PATIENCE)]:
-        api.release(lease)
-    assert inspector.page().total == 0
+    inspect(api, write, forget=lambda: None)
 
 
 def test_signs_of_life(cluster: RedisCluster, begin: Begin) -> None:

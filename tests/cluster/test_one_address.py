@@ -7,12 +7,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from io import StringIO
 from typing import Any
 
 import pytest
 from django.core.cache import cache
-from django.core.management import call_command
 from django.http import HttpRequest, HttpResponse
 from django.test import RequestFactory
 from redis import Redis
@@ -25,17 +23,13 @@ from django_redislock import (
     LockNotAcquired,
     LockUnavailable,
     MultiLock,
-    ReadWriteLock,
     Redlock,
-    Semaphore,
     TimestampLock,
-    once,
     redis_lock,
-    single_flight,
 )
 from django_redislock.contrib.prometheus.fleet import Fleet
 from django_redislock.doctor.rules import server_findings
-from django_redislock.inspection import Inspector, Kind
+from django_redislock.inspection import Inspector
 from django_redislock.lease.watchdog import watchdog
 from django_redislock.periodic import Ledger, RunOutcome, periodic
 from django_redislock.periodic import job as registry
@@ -47,13 +41,11 @@ from django_redislock.transport import server as servers
 from django_redislock.transport.ports import SyncPort
 from django_redislock.transport.server import server_of
 from django_redislock.views import idempotent_view
-from tests.cluster.looking import hold_each, waiting
+from tests.cluster.looking import NAMES, do_once, hold_each, inspect, waiting
 from tests.cluster.sharding import ALIBABA, AZURE, Sharding
 from tests.contract.api import Api, SyncApi
 from tests.processes import Start, Worker
 from tests.waiting import PATIENCE, eventually
-
-NAMES = [f"invoice:{number}" for number in range(12)]
 
 ENTRIES: dict[str, dict[str, Any]] = {
     "django-redis": {"BACKEND": "django_redis.cache.RedisCache"},
@@ -218,16 +210,8 @@ def test_a_key_that_is_alone_in_its_slot(unknown: Redis) -> None:
 
 
 def test_what_is_done_once(one: Redis, api: Api) -> None:
-    """The second one finds it done, or what the first has computed or written."""
-    runs: list[object] = []
-    for _ in range(2):
-        api.enter(once("warm", ttl=60), lambda first: first and runs.append("warm"))
-    rates = single_flight("rates:{arguments[0]}", ttl=60)(
-        api.function(lambda currency: runs.append(currency) or 42)
-    )
-    assert [api.call(rates, "EUR"), api.call(rates, "EUR")] == [42, 42]
-    assert runs == ["warm", "EUR"]
-    assert [api.initialise("secret", value) for value in ("a", "b")] == ["a", "a"]
+    """In one script or in several."""
+    do_once(api)
 
 
 def test_renewal(one: Redis) -> None:
@@ -401,37 +385,5 @@ def test_a_part_that_is_down(sharding: Sharding, how: str) -> None:
 
 
 def test_inspection(one: Redis, api: Api) -> None:
-    """All locks are found by a process that has not locked anything; also cleared."""
-    leases = [api.acquire(redis_lock(name, ttl=30 + at)) for at, name in enumerate(NAMES)]
-    waiter = api.start(lambda: api.acquire(redis_lock(NAMES[0]), wait=PATIENCE))
-    waiting(1, NAMES[0])
-    several = [
-        api.acquire(lock)
-        for lock in (Semaphore("rates", 2, ttl=300), ReadWriteLock("stock", ttl=300).read())
-    ]
-    one.set("redislock:{left}", "by somebody")
-    for look in (
-        lambda: [lock.name for lock in Inspector().page(limit=5).items] == NAMES[:5],
-        lambda: Inspector().counts().total == len(NAMES) + 2,
-        lambda: (
-            [lock.name for lock in Inspector().all("*:1*")]
-            == ["invoice:1", "invoice:10", "invoice:11"]
-        ),
-        lambda: [lock.name for lock in Inspector().discover()] == ["left"],
-        lambda: len(list(Inspector().held(NAMES))) == len(NAMES),
-        lambda: Inspector().get(NAMES[0]).waiters == 1,
-        lambda: list(Inspector(cache_locks=True).all()) == [],
-    ):
-        servers._by_slot.clear()
-        assert look()
-    kinds = {lock.name: lock.kind for lock in Inspector().all() if lock.name not in NAMES}
-    assert kinds == {"rates": Kind.SEMAPHORE, "stock": Kind.READ}
-    servers._by_slot.clear()
-    out = StringIO()
-    call_command("redislock", "list", stdout=out)
-    assert all(name in out.getvalue() for name in NAMES)
-    api.clear(redis_lock(NAMES[0]), by="ann", reason="stuck")
-    api.release(waiter.result(PATIENCE))
-    for lease in [*leases[1:], *several]:
-        api.release(lease)
-    assert Inspector().page().total == 0
+    """By a process that has not locked anything."""
+    inspect(api, one.set, forget=servers._by_slot.clear)
