@@ -36,13 +36,6 @@ def acquire(**options: object) -> Lease | None:
     return TimestampLock(KEY, wait=0, **options).acquire()
 
 
-def overrun(redis: Redis) -> None:
-    """The time of whoever holds it is over, without waiting for it."""
-    value = str(int(time.time()) - 5)
-    redis.set(KEY, value)
-    redis.hset(BESIDE, "until", value)
-
-
 class TestTwoAfterAnExpiry:
     """DEL and SETNX to take over: the second DEL removes the first one's lock."""
 
@@ -58,14 +51,6 @@ class TestTwoAfterAnExpiry:
         assert first.setnx()
         second.delete()
         assert second.setnx(), "both are in"
-
-    def test_classic_ones_do_not(self, redis: Redis) -> None:
-        crashed(redis)
-        first, second = Classic(redis, KEY), Classic(redis, KEY)
-        assert first.read()
-        assert second.read()
-        assert first.getset()
-        assert not second.getset()
 
     def test_ours_do_not(self, redis: Redis) -> None:
         """Sixteen at once, after each of twenty crashes: one is in."""
@@ -172,27 +157,6 @@ class TestAHolderThatOverran:
         assert second.acquire()
         first.release()
         assert third.acquire(), "beside the second"
-
-    def test_a_classic_one_does_not(self, redis: Redis) -> None:
-        first, second = Classic(redis, KEY, timeout=-5), Classic(redis, KEY)
-        assert first.acquire()
-        assert second.acquire()
-        first.release()
-        assert redis.exists(KEY)
-        assert acquire() is None
-
-    @FORMS
-    def test_ours_does_not(self, redis: Redis, fractions: bool) -> None:
-        lease = acquire(renew=False)
-        overrun(redis)
-        second = Classic(redis, KEY, fractions=fractions)
-        assert second.acquire()
-        value = redis.get(KEY)
-        with pytest.raises(LeaseLost):
-            lease.release()
-        assert redis.get(KEY) == value
-        second.release()
-        assert not redis.exists(KEY)
 
     def test_with_the_very_value_of_ours(self, redis: Redis) -> None:
         """One of ours, in the same second: the token beside the key tells them apart."""

@@ -346,32 +346,6 @@ def test_wrong_password_is_no_reason_to_wait(tcp: RedisServer) -> None:
             redis_lock("job", wait=None).acquire()
 
 
-def test_a_user_without_channels(tcp: RedisServer) -> None:
-    """Who may not publish can't wake anybody; waiters then have their slices."""
-    with Redis(port=tcp.tcp_port, password="open sesame") as client:
-        rules = ["on", ">secret", "~*", "+@all", "resetchannels"]
-        client.execute_command("ACL", "SETUSER", "silent", *rules)
-    with override_settings(CACHES=entries(f"redis://silent:secret@127.0.0.1:{tcp.tcp_port}/7")):
-        with ThreadPoolExecutor() as threads:
-            with redis_lock("job"):
-                waiter = threads.submit(lambda: redis_lock("job").acquire(wait=PATIENCE))
-                with Redis(port=tcp.tcp_port, password="open sesame", db=7) as client:
-                    eventually(lambda: client.zcard("redislock:{job}:queue") == 1)
-            lease = waiter.result(PATIENCE)
-        lease.release()
-
-
-def test_a_missing_permission_is_named(tcp: RedisServer) -> None:
-    """An ACL that lacks a command: the error says which."""
-    with Redis(port=tcp.tcp_port, password="open sesame") as client:
-        client.execute_command(
-            "ACL", "SETUSER", "limited", "on", ">secret", "~*", "&*", "+@all", "-evalsha"
-        )
-    with override_settings(CACHES=entries(f"redis://limited:secret@127.0.0.1:{tcp.tcp_port}/0")):
-        with pytest.raises(LockUnavailable, match=r"(?i)evalsha"):
-            redis_lock("job", wait=None).acquire()
-
-
 def answer_of(seen: str) -> Any:
     """What is read from these bytes."""
     its = reader()
@@ -403,28 +377,6 @@ def test_two_aliases_that_differ_only_in_their_options() -> None:
     with override_settings(CACHES={"default": one, "same": one}):
         with redis_lock("job", using="same"):
             pass
-
-
-def test_a_pool_that_others_disconnect(tcp: RedisServer) -> None:
-    """Nothing but LockUnavailable comes of it, and `wait` covers that: the project's own code, or
-    DJANGO_REDIS_CLOSE_CONNECTION, may close all connections at any time."""
-    stop = threading.Event()
-
-    def disconnect() -> None:
-        while not stop.wait(0.02):
-            pool.disconnect()
-
-    with override_settings(CACHES=entries(f"redis://:open sesame@127.0.0.1:{tcp.tcp_port}/0")):
-        pool = server_of("default").shared_pool()
-        others = threading.Thread(target=disconnect)
-        others.start()
-        try:
-            for _ in range(100):
-                with redis_lock("job", wait=PATIENCE):
-                    pass
-        finally:
-            stop.set()
-            others.join(PATIENCE)
 
 
 def test_another_encoding(redis: Redis) -> None:

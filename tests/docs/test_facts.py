@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from django.core.management.base import CommandParser
-from django.test import TestCase
 from django_redis.client import DefaultClient
 from redis.lock import Lock
 
@@ -156,13 +155,3 @@ def test_the_error_of_two_orders() -> None:
     assert quoted is not None
     text = re.sub(r" at \S+:\d+ in \w+", "", quoted[0].replace("> ", "")).rstrip(" …")
     assert re.sub(r" at \S+:\d+ in [\w.<>]*\w", "", str(caught.value)).startswith(text)
-
-
-@pytest.mark.django_db
-def test_in_the_tests_of_a_project() -> None:
-    """What transactions.md says of captureOnCommitCallbacks."""
-    with TestCase.captureOnCommitCallbacks(execute=True):
-        with redis_lock("order:1", release="commit"):
-            pass
-        assert redis_lock("order:1").holder() is not None
-    assert redis_lock("order:1").holder() is None

@@ -60,16 +60,6 @@ def test_acquire_after_giving_up(scene: Scene) -> None:
 
 
 @through_both_ports
-def test_acquire_after_its_release(scene: Scene) -> None:
-    """The first send arrives when the second one has got the lock and has given it back."""
-    rule = scene.lose(ACQUIRE, fault=HOLD)
-    lease = scene.acquire(wait=5)
-    scene.release(lease)
-    arrive(rule)
-    scene.is_free(after=lease)
-
-
-@through_both_ports
 def test_acquire_while_a_successor_holds(scene: Scene) -> None:
     """It takes nothing away, and does not wait."""
     rule = scene.lose(ACQUIRE, fault=HOLD)

@@ -78,20 +78,6 @@ def test_silence(scene: Scene) -> None:
     scene.is_free()
 
 
-@through_both_ports
-def test_cut(scene: Scene) -> None:
-    """If no server is reached at all, the error says so; it works again afterwards."""
-    scene.proxy.cut()
-    for wait in (0, 0.3):
-        with pytest.raises(LockUnavailable) as caught:
-            scene.acquire(wait=wait)
-        assert caught.value.__cause__ is not None
-    scene.meet()
-    scene.proxy.mend()
-    lease = scene.acquire(wait=0)
-    scene.release_last(lease)
-
-
 @with_every_fault
 def test_lost_when_it_queues(scene: Scene) -> None:
     """It has its place in the queue nevertheless, once, before who comes later."""

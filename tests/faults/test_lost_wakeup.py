@@ -6,9 +6,7 @@ import threading
 from concurrent.futures import Future
 from typing import Any
 
-import pytest
-
-from django_redislock import Lease, LockUnavailable
+from django_redislock import Lease
 from tests.faults.scene import Scene, eventually, through_both_ports
 from tests.waiting import PATIENCE
 
@@ -135,35 +133,3 @@ def test_released_during_a_cut(scene: Scene) -> None:
     scene.proxy.mend()
     assert sorted(served(waiters)) == sorted(tokens)
     scene.is_free(after=held)
-
-
-@through_both_ports
-def test_a_wait_that_covers_a_cut(scene: Scene) -> None:
-    """A wait that lasts longer than the cut ends with the lock."""
-    scene.proxy.cut()
-    before = scene.proxy.connected
-    waiter = pass_through(scene, wait=20)
-    eventually(lambda: scene.proxy.connected > before + 2)
-    scene.meet()
-    scene.proxy.mend()
-    waiter.result(PATIENCE)
-    scene.is_free()
-
-
-@through_both_ports
-def test_a_wait_that_ends_in_a_cut(scene: Scene) -> None:
-    """It is told that Redis could not be reached; its place is given up when the network is
-    back, so that nobody hands it the lock."""
-    held = scene.acquire_direct()
-    waiter = scene.start(wait=0.5)
-    scene.queued(1)
-    scene.meet()
-    scene.proxy.cut()
-    with pytest.raises(LockUnavailable):
-        waiter.result(PATIENCE)
-    assert len(scene.waiting()) == 1
-    scene.meet()
-    scene.proxy.mend()
-    eventually(lambda: scene.waiting() == [])
-    scene.owned(held)
-    scene.release_last(held)

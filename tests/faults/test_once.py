@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import threading
@@ -13,7 +12,7 @@ from django.db import transaction
 from redis import Redis
 
 from devtools.redis_server import RedisServer
-from django_redislock import LeaseLost, LockError, LockUnavailable, once, redis_lock, single_flight
+from django_redislock import LeaseLost, LockUnavailable, once, redis_lock, single_flight
 from django_redislock.lease.watchdog import watchdog
 from django_redislock.locks import single_flight as flights
 from django_redislock.transport.server import server_of
@@ -262,33 +261,6 @@ class TestInitialise:
 
 
 class TestSingleFlight:
-    def test_across_processes(self, start: Start, redis: Redis) -> None:
-        """One computes, all have its result, and then the next one computes."""
-        first = start(f"{PROGRAMS}:share")
-        assert first.lines(2) == ["asking", "computing"]
-        others = [start(f"{PROGRAMS}:share"), start(f"{PROGRAMS}:ashare")]
-        queued(redis, "single_flight:number", 2)
-        first.go_on("7")
-        assert first.says() == "got 7"
-        assert others[0].lines(2) == ["asking", "got 7"]
-        assert others[1].lines(2) == ["asking", "got 7 7"]
-        others[0].go_on("again")
-        assert others[0].lines(2) == ["asking", "computing"]
-
-    def test_an_exception(self, start: Start, redis: Redis) -> None:
-        """Others are told what it was, and where."""
-        first = start(f"{PROGRAMS}:share")
-        assert first.lines(2) == ["asking", "computing"]
-        other = start(f"{PROGRAMS}:share")
-        queued(redis, "single_flight:number", 1)
-        first.go_on("")
-        assert first.says() == "ZeroDivisionError no number"
-        assert other.says() == "asking"
-        told = other.says()
-        assert told.startswith("ComputationFailed 'single_flight:number' failed at ")
-        assert f":{first.process.pid}:" in told
-        assert told.endswith("ZeroDivisionError: no number")
-
     @pytest.mark.parametrize("ttl", ["", "60"])
     def test_killed(self, start: Start, redis: Redis, ttl: str) -> None:
         """The next one computes."""
@@ -387,19 +359,10 @@ def share(ttl: str = "") -> None:
     @single_flight("number", float(ttl) if ttl else None, wait=None)
     def number() -> str:
         say("computing")
-        word = told()
-        if not word:
-            raise ZeroDivisionError("no number")
-        return word
+        return told()
 
-    for attempt in range(2):
-        say("asking")
-        try:
-            say("got", number())
-        except (ZeroDivisionError, LockError) as error:
-            say(type(error).__name__, error)
-        if attempt == 0 and told() == "end":
-            return
+    say("asking")
+    say("got", number())
 
 
 def renew(how: str = "") -> None:
@@ -416,21 +379,6 @@ def renew(how: str = "") -> None:
     while told() != "end":
         say("got", number())
     eventually(lambda: not flights._calls)
-
-
-def ashare() -> None:
-    """The same in a coroutine."""
-
-    @single_flight("number", wait=None)
-    async def number() -> str:
-        say("computing")
-        return await asyncio.to_thread(told)
-
-    async def main() -> None:
-        say("asking")
-        say("got", *await asyncio.gather(number(), number()))
-
-    asyncio.run(main())
 
 
 def fork() -> None:

@@ -54,28 +54,6 @@ def test_a_lost_message(
     assert client.set(KEY, "y"), "it hits once"
 
 
-def test_a_request_that_arrives_late(proxy: Proxy, client: Redis, redis: Redis) -> None:
-    """After the client has given up and closed its connection."""
-    rule = proxy.on(command("SET"), Fault.HOLD_REQUEST)
-    with pytest.raises(RedisTimeoutError):
-        client.set(KEY, "x")
-    client.close()
-    assert not redis.exists(KEY)
-    rule.let_go()
-    eventually(lambda: redis.exists(KEY))
-
-
-def test_a_cut(proxy: Proxy, client: Redis) -> None:
-    """Nobody gets through until it is mended."""
-    client.ping()
-    proxy.cut()
-    eventually(lambda: proxy.open == 0)
-    with pytest.raises(RedisConnectionError):
-        client.ping()
-    proxy.mend()
-    assert client.ping()
-
-
 @pytest.fixture
 def subscriber(client: Redis, redis: Redis) -> Iterator[PubSub]:
     """Listens on a channel through the proxy."""
