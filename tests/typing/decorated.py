@@ -33,19 +33,13 @@ rebuild("1")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 rebuild(1, True)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
 
-@redis_lock()
-def unnamed() -> None: ...
+def export(pk: int) -> str:
+    return str(pk)
 
 
 named_by: Callable[[int], str] = "report:{}".format
-
-
-@redis_lock(named_by)
-def named(pk: int) -> int:
-    return pk
-
-
-assert_type(named(1), int)
+assert_type(redis_lock()(export)(1), str)
+assert_type(redis_lock(named_by)(export)(1), str)
 
 
 @redis_lock("sync:{shop}")
@@ -101,44 +95,16 @@ assert_type(Importer.count("a"), int)
 Importer().run("3")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
-@Semaphore("exports", 3)
-def export(pk: int) -> str:
-    return str(pk)
-
-
-@MultiLock(["account:{source}", "account:{target}"])
-def transfer(source: int, target: int) -> int:
-    return source + target
-
-
-catalogue = ReadWriteLock("catalogue")
-
-
-@catalogue.read()
-def show(page: int) -> str:
-    return str(page)
-
-
-@once("warm:{pk}", ttl=3600)
-def warm(pk: int) -> str:
-    return str(pk)
-
-
-@deduplicate("order:{message[id]}")
-def consume(message: dict[str, str]) -> int:
-    return len(message)
-
-
 @single_flight("rates:{currency}", ttl=60)
 async def rates(currency: str) -> dict[str, float]:
     return {currency: 1.0}
 
 
-assert_type(export(1), str)
-assert_type(transfer(1, 2), int)
-assert_type(show(1), str)
-assert_type(warm(1), str | None)
-assert_type(consume({}), int | None)
+assert_type(Semaphore("exports", 3)(export)(1), str)
+assert_type(MultiLock(["account:{pk}", "export:{pk}"])(export)(1), str)
+assert_type(ReadWriteLock("catalogue").read()(export)(1), str)
+assert_type(once("warm:{pk}", ttl=3600)(export)(1), str | None)
+assert_type(deduplicate("order:{pk}")(export)(1), str | None)
 
 
 @lock_view("checkout:{request.user.pk}", wait=5, max_waiters=2)

@@ -28,6 +28,21 @@ def busy(conflict: LockNotAcquired) -> Busy: ...
 async def abusy(conflict: LockNotAcquired) -> Busy: ...
 
 
+# What is decorated below.
+
+
+def f(pk: int, *, quietly: bool = False) -> str: ...
+
+
+async def g(pk: int) -> str: ...
+
+
+def nothing() -> None: ...
+
+
+def maybe(pk: int) -> str | None: ...
+
+
 # A function returns None without its lock, and takes what it took.
 
 
@@ -39,67 +54,23 @@ assert_type(report(1, quietly=True), str | None)
 report("1")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 report(1, True)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 report(1).upper()  # type: ignore[union-attr]  # pyright: ignore[reportOptionalMemberAccess]
-
-
-@redis_lock("tidy-up", on_conflict="skip")
-def tidy_up() -> None: ...
-
-
-assert_type(tidy_up(), None)
-
-
-@redis_lock("report", on_conflict="skip")
-def maybe(pk: int) -> str | None: ...
-
-
-assert_type(maybe(1), str | None)
-
+assert_type(redis_lock("a", on_conflict="skip")(nothing)(), None)
+assert_type(redis_lock("a", on_conflict="skip")(maybe)(1), str | None)
 
 # A function of the conflict gives the result instead.
-
-
-@redis_lock("report", on_conflict=busy)
-def or_busy(pk: int) -> str: ...
-
-
-@redis_lock("report", on_conflict=lambda conflict: conflict.waited)
-def or_waited(pk: int) -> str: ...
-
-
-@redis_lock("report", on_conflict=lambda conflict: "busy")
-def or_text(pk: int) -> str: ...
-
-
-assert_type(or_busy(1), str | Busy)
-assert_type(or_waited(1), str | float)
-assert_type(or_text(1), str)
-
-
-# Coroutines.
-
-
-@redis_lock("sync:{shop}", on_conflict="skip")
-async def sync(shop: str) -> bytes: ...
-
-
-@redis_lock("sync:{shop}", on_conflict=busy)
-async def sync_or_busy(shop: str) -> bytes: ...
-
-
-@redis_lock("sync:{shop}", on_conflict=abusy)
-async def sync_or_abusy(shop: str) -> bytes: ...
-
-
-@once("sync:{shop}")
-async def sync_once(shop: str) -> bytes: ...
+assert_type(redis_lock("a", on_conflict=busy)(f)(1), str | Busy)
+assert_type(redis_lock("a", on_conflict=lambda conflict: conflict.waited)(f)(1), str | float)
+assert_type(redis_lock("a", on_conflict=lambda conflict: "busy")(f)(1), str)
 
 
 async def coroutines() -> None:
-    assert_type(await sync("a"), bytes | None)
-    assert_type(await sync_or_busy("a"), bytes | Busy)
-    assert_type(await sync_or_abusy("a"), bytes | Busy)
-    assert_type(await sync_once("a"), bytes | None)
-    await sync(1)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    skipped = redis_lock("a", on_conflict="skip")(g)
+    assert_type(await skipped(1), str | None)
+    await skipped("a")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    assert_type(await redis_lock("a", on_conflict=busy)(g)(1), str | Busy)
+    assert_type(await redis_lock("a", on_conflict=abusy)(g)(1), str | Busy)
+    assert_type(await once("a")(g)(1), str | None)
+    assert_type(await Semaphore("a", 2, unavailable="skip")(g)(1), str | None)
     async for item in feed():
         assert_type(item, int)
     async for item in feed_steps():
@@ -163,48 +134,14 @@ assert_type(Importer.count("a"), int | None)
 assert_type(Importer.one(1), Importer | None)
 Importer().run("3")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
-
 # The other kinds.
-
-
-@Semaphore("exports", 3, on_conflict="skip")
-def export(pk: int) -> str: ...
-
-
-@MultiLock(["account:{source}", "account:{target}"], on_conflict="skip")
-def transfer(source: int, target: int) -> int: ...
-
-
-@Redlock("export", ["a", "b", "c"], on_conflict="skip")
-def redlocked(pk: int) -> str: ...
-
-
-@TimestampLock("lock.import", on_conflict="skip")
-def stamped(pk: int) -> str: ...
-
-
-catalogue = ReadWriteLock("catalogue", on_conflict="skip")
-
-
-@catalogue.read()
-def show(page: int) -> str: ...
-
-
-@once("warm:{pk}", ttl=3600)
-def warm(pk: int) -> str: ...
-
-
-@deduplicate("order:{message[id]}")
-def consume(message: dict[str, str]) -> int: ...
-
-
-assert_type(export(1), str | None)
-assert_type(transfer(1, 2), int | None)
-assert_type(redlocked(1), str | None)
-assert_type(stamped(1), str | None)
-assert_type(show(1), str | None)
-assert_type(warm(1), str | None)
-assert_type(consume({}), int | None)
+assert_type(Semaphore("a", 3, on_conflict="skip")(f)(1), str | None)
+assert_type(MultiLock(["a:{pk}", "b:{pk}"], on_conflict="skip")(f)(1), str | None)
+assert_type(Redlock("a", ["a", "b", "c"], on_conflict="skip")(f)(1), str | None)
+assert_type(TimestampLock("lock.a", on_conflict="skip")(f)(1), str | None)
+assert_type(ReadWriteLock("a", on_conflict="skip").read()(f)(1), str | None)
+assert_type(once("a:{pk}", ttl=3600)(f)(1), str | None)
+assert_type(deduplicate("a:{pk}")(f)(1), str | None)
 
 
 # What is only known at run time.
@@ -213,14 +150,8 @@ assert_type(consume({}), int | None)
 def configured(
     mode: Literal["raise", "skip"], either: Literal["skip"] | Callable[[LockNotAcquired], Any]
 ) -> None:
-    @redis_lock("report", on_conflict=mode)
-    def one(pk: int) -> str: ...
-
-    @redis_lock("report", on_conflict=either)
-    def other(pk: int) -> str: ...
-
-    one(1)
-    other(1)
+    redis_lock("a", on_conflict=mode)(f)(1)
+    redis_lock("a", on_conflict=either)(f)(1)
 
 
 # An annotation needs no arguments.
@@ -244,11 +175,7 @@ class Locks(redis_lock):
     """A class of the project."""
 
 
-@Locks("a")
-def with_own_class(pk: int) -> str: ...
-
-
-assert_type(with_own_class(1), str)
+assert_type(Locks("a")(f)(1), str)
 
 # What is wrong.
 Redlock("a", replicas=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
@@ -259,41 +186,10 @@ redis_lock("a", on_conflict=lambda: None)  # type: ignore[arg-type,misc]  # pyri
 once("a", on_conflict="raised")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 redis_lock("a", on_conflict="skip")(3)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
 
-
 # Redis may be away as well.
-
-
-@redis_lock("report", unavailable="skip")
-def unless_away(pk: int) -> str: ...
-
-
-@Semaphore("report", 2, unavailable="skip")
-async def unless_away_either(pk: int) -> str: ...
-
-
-@redis_lock("report", unavailable="skip", on_conflict="skip")
-def unless_away_or_busy(pk: int) -> str: ...
-
-
-@redis_lock("report", unavailable="run")
-def without_the_lock(pk: int) -> str: ...
-
-
-@redis_lock("report", unavailable="run", on_conflict="skip")
-def without_the_lock_or_not(pk: int) -> str: ...
-
-
-@redis_lock("report", unavailable="run", on_conflict=busy)
-def without_the_lock_or_busy(pk: int) -> str: ...
-
-
-assert_type(unless_away(1), str | None)
-assert_type(unless_away_or_busy(1), str | None)
-assert_type(without_the_lock(1), str)
-assert_type(without_the_lock_or_not(1), str | None)
-assert_type(without_the_lock_or_busy(1), str | Busy)
-redis_lock("report", unavailable="ran")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-
-
-async def coroutines_unless_away() -> None:
-    assert_type(await unless_away_either(1), str | None)
+assert_type(redis_lock("a", unavailable="skip")(f)(1), str | None)
+assert_type(redis_lock("a", unavailable="skip", on_conflict="skip")(f)(1), str | None)
+assert_type(redis_lock("a", unavailable="run")(f)(1), str)
+assert_type(redis_lock("a", unavailable="run", on_conflict="skip")(f)(1), str | None)
+assert_type(redis_lock("a", unavailable="run", on_conflict=busy)(f)(1), str | Busy)
+redis_lock("a", unavailable="ran")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
