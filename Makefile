@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 RUN := $(VENV)/bin/python
 INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo tour test check fix lint coverage prove break fleet model peers bench bench-quick screenshots
+.PHONY: help demo tour test check fix lint coverage prove break model peers bench bench-quick screenshots
 .DEFAULT_GOAL := help
 # pip can't run twice in one environment.
 .NOTPARALLEL:
@@ -65,9 +65,6 @@ prove: $(VENV)/.prove $(if $(findstring --peers,$(ARGS)),$(VENV)/.peers) ## ten 
 
 break: $(VENV)/.test ## N=12 takes a piece out of a copy, and shows what goes wrong; without N, the list
 	$(RUN) -m devtools.plant $(or $(N:%=--show %),$(ARGS:%=--show %),--list)
-
-fleet: $(VENV)/.test ## five schedulers with shifted clocks, ten times; needs libfaketime
-	$(RUN) -m tests.periodic.fleet --times 10 $(ARGS)
 
 model: $(VENV)/.test ## every state of the protocol's model; needs spin and a C compiler
 	$(RUN) -m devtools.model $(ARGS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,9 @@ from django_redislock.transport.ports import SyncPort
 from django_redislock.transport.server import server_of
 from tests.faults.conftest import proxy  # noqa: F401  # a fixture
 from tests.faults.proxy import Fault, Proxy, anything
-from tests.periodic import fleet
+from tests.faults.torture.site import LIBFAKETIME
 from tests.processes import Start, Worker
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 pytestmark = pytest.mark.slow
 
@@ -71,17 +72,39 @@ def one_of_two(start: Start, journal: Path) -> Callable[[str, str], tuple[Worker
     return one_of_two
 
 
-def test_clocks_that_differ(redis_server: RedisServer, journal: Path) -> None:
+@pytest.mark.skipif(
+    LIBFAKETIME is None and os.environ.get("REDISLOCK_REQUIRE_FAKETIME") != "1",
+    reason="there is no libfaketime",
+)
+def test_clocks_that_differ(start: Start, redis: Redis, journal: Path) -> None:
     """Five schedulers, whose clocks are up to four seconds apart, run each tick once."""
-    library = fleet.library()
-    if library is None:
-        if os.environ.get("REDISLOCK_REQUIRE_FAKETIME") == "1":
-            pytest.fail("there is no libfaketime")
-        pytest.skip("there is no libfaketime")
     # A busy machine may be late by more than a second: then they are all caught up with.
-    result = fleet.run(redis_server.url, journal, library, every=1, ticks=6, catch_up="all")
-    assert result.exact, result
-    assert result.spread > 3, "else their clocks would not differ"
+    fleet = [
+        start(
+            *("tests.periodic.programs:fleet", str(journal), "1", str(shift), "all"),
+            env={
+                "LD_PRELOAD": str(LIBFAKETIME),
+                "FAKETIME": f"{shift:+d}s",
+                "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+            },
+        )
+        for shift in range(-2, 3)
+    ]
+    clocks = [float(worker.says().removeprefix("clock ")) for worker in fleet]
+    assert max(clocks) - min(clocks) > 3, "else their clocks would not differ"
+    for worker in fleet:
+        assert worker.says() == "begins"
+    # From the first run on, before which there may have been no scheduler yet.
+    begin = eventually(entries)[0].planned.timestamp()
+    eventually(lambda: redis.time()[0] > begin + 7, within=PATIENCE + 7)
+    for worker in fleet:
+        worker.signal(signal.SIGTERM)
+    for worker in fleet:
+        assert worker.ends() == 0
+    planned = {run.fencing_token: run.planned.timestamp() for run in entries() if run.planned}
+    ran = Counter(planned[int(line.split()[1])] for line in lines(journal))
+    ticks = [begin + number for number in range(1, 7)]
+    assert [ran[tick] for tick in ticks] == [1] * 6, entries()
 
 
 def test_longer_than_its_period(one_of_two: Any) -> None:
