@@ -45,6 +45,7 @@ from django_redislock import (
     redis_lock,
     single_flight,
 )
+from django_redislock.primitives.contract import run
 from tests.contract.api import Api
 from tests.waiting import PATIENCE
 
@@ -832,56 +833,60 @@ STEPS: list[tuple[str, Any]] = [
 ]
 
 
+async def step(items: Any, method: str, *args: Any) -> Any:
+    """Take a step of a generator, whichever flavour it has."""
+    if hasattr(items, method):
+        return getattr(items, method)(*args)
+    return await getattr(items, f"a{method}")(*args)
+
+
+def stubborn() -> Iterator[int]:
+    try:
+        yield 1
+    finally:
+        yield 2
+
+
+async def astubborn() -> AsyncIterator[int]:
+    try:
+        yield 1
+    finally:
+        yield 2
+
+
 class TestGeneratorProtocol:
-    def test_every_sequence_of_steps(self, redis: Redis) -> None:
+    @pytest.mark.parametrize(("echo", "drive"), [(echo, run), (aecho, asyncio.run)])
+    def test_every_sequence_of_steps(self, redis: Redis, echo: Any, drive: Any) -> None:
         """Any three of send, throw and close have the same outcome as without a lock.
 
         The lock is held from the first step to the end of the generator.
         """
 
-        def outcome(items: Any, method: str, value: Any) -> Any:
+        async def outcome(items: Any, method: str, value: Any) -> Any:
             try:
-                return getattr(items, method)(*[value][: method != "close"])
+                return await step(items, method, *[value][: method != "close"])
             except StopIteration as stop:
                 return "stopped", stop.value
             except BaseException as error:
                 return type(error), str(error), error is value
 
-        locked = redis_lock("job")(echo)
-        for steps in itertools.product(STEPS, repeat=3):
-            log: list[str] = []
-            locked_log: list[str] = []
-            expected, items = echo(log), locked(locked_log)
-            for method, value in steps:
-                assert outcome(items, method, value) == outcome(expected, method, value), steps
-                assert locked_log == log
-                suspended = inspect.getgeneratorstate(expected) == inspect.GEN_SUSPENDED  # type: ignore[arg-type]
-                assert is_held(redis) == suspended, steps
-            items.close()  # type: ignore[attr-defined]
+        async def try_all() -> None:
+            locked = redis_lock("job")(echo)
+            for steps in itertools.product(STEPS, repeat=3):
+                log: list[str] = []
+                locked_log: list[str] = []
+                expected, items = echo(log), locked(locked_log)
+                begun = False
+                for method, value in steps:
+                    seen = await outcome(items, method, value)
+                    assert seen == await outcome(expected, method, value), steps
+                    assert locked_log == log
+                    begun |= (method, value) == ("send", None)
+                    goes_on = expected.ag_frame if echo is aecho else expected.gi_frame
+                    assert is_held(redis) == (begun and goes_on is not None), steps
+                await step(items, "close")
 
-    async def test_every_sequence_of_asynchronous_steps(self, redis: Redis) -> None:
-        """Any three of asend, athrow and aclose have the same outcome as without a lock."""
-
-        async def outcome(items: Any, method: str, value: Any) -> Any:
-            try:
-                return await getattr(items, f"a{method}")(*[value][: method != "close"])
-            except BaseException as error:
-                return type(error), str(error), error is value
-
-        locked = redis_lock("job")(aecho)
-        for steps in itertools.product(STEPS, repeat=3):
-            log: list[str] = []
-            locked_log: list[str] = []
-            expected, items = aecho(log), locked(locked_log)
-            begun = False
-            for method, value in steps:
-                assert await outcome(items, method, value) == await outcome(
-                    expected, method, value
-                ), steps
-                assert locked_log == log
-                begun |= (method, value) == ("send", None)
-                assert is_held(redis) == (begun and expected.ag_frame is not None), steps  # type: ignore[attr-defined]
-            await items.aclose()  # type: ignore[attr-defined]
+        drive(try_all())
 
     def test_not_begun_is_not_locked(self, redis: Redis) -> None:
         """Calling a generator function locks nothing: the first step does."""
@@ -892,37 +897,18 @@ class TestGeneratorProtocol:
         asyncio.run(aitems.aclose())
         assert not redis.keys("redislock*")
 
-    def test_one_that_does_not_stop(self, redis: Redis) -> None:
+    @pytest.mark.parametrize(("function", "drive"), [(stubborn, run), (astubborn, asyncio.run)])
+    def test_one_that_does_not_stop(self, redis: Redis, function: Any, drive: Any) -> None:
         """A generator that yields where it should end gets Python's own error, and is unlocked."""
 
-        @redis_lock("job")
-        def stubborn() -> Iterator[int]:
-            try:
-                yield 1
-            finally:
-                yield 2
+        async def close() -> None:
+            items = redis_lock("job")(function)()
+            await step(items, "send", None)
+            with pytest.raises(RuntimeError, match="generator ignored GeneratorExit"):
+                await step(items, "close")
+            assert not is_held(redis)
 
-        items: Any = stubborn()
-        next(items)
-        with pytest.raises(RuntimeError, match="generator ignored GeneratorExit"):
-            items.close()
-        assert not is_held(redis)
-
-    async def test_an_async_one_that_does_not_stop(self, redis: Redis) -> None:
-        """An async generator that yields where it should end gets Python's own error, too."""
-
-        @redis_lock("job")
-        async def stubborn() -> AsyncIterator[int]:
-            try:
-                yield 1
-            finally:
-                yield 2
-
-        items: Any = stubborn()
-        await anext(items)
-        with pytest.raises(RuntimeError, match="async generator ignored GeneratorExit"):
-            await items.aclose()
-        assert not is_held(redis)
+        drive(close())
 
     def test_abandoned(self, redis: Redis) -> None:
         """A generator that nobody refers to any more is closed by Python, and so is unlocked."""
