@@ -151,7 +151,7 @@ FAULTS = [
         "mutex: a release at once hands the lock to nobody",
         "    redis.call('SETRANGE', lock, 32, '+')\n    enlist(now",
         "    enlist(now",
-        "tests/test_memory.py tests/contract/test_mutex.py",
+        "tests/test_young.py -k handed_over",
     ),
     Fault(
         "once: a lease that is held once more has no record yet",
@@ -303,7 +303,7 @@ FAULTS = [
         "after loss: nobody writes the guard, and the pause has no end",
         "    redis.call('SET', guard, integer(now))\n",
         "",
-        "tests/test_memory.py",
+        "tests/test_model.py -k 'lost_data'",
     ),
     Fault(
         "after loss: a guard in the future is believed",

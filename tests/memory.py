@@ -1,108 +1,50 @@
-"""The server of mutex and record in plain Python: what their Lua says, on a clock that tests move.
+"""A Redis in memory, on a clock that tests move, which runs the real scripts of the mutex.
 
 It exists so that a primitive can be stepped through one command at a time, in every order.
-That it says the same as the Lua is itself tested, in test_memory.py.
 """
 
 from __future__ import annotations
 
+import math
 import random
-import re
 from collections.abc import Callable, Coroutine, Generator, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
-from django_redislock.primitives import queued
+from lupa.lua51 import LuaRuntime
+
+from django_redislock.primitives import queued, scripts
 from django_redislock.primitives.contract import Grant, Handed, Wakeup
 from django_redislock.primitives.keys import Keys
-from django_redislock.primitives.waiting import DEAF
 
 CLAIM_WINDOW = 1.0
 """Seconds that a waiter has to confirm a lock that was handed to it."""
 SIGN_OF_LIFE = 5.0
-MINUTE = 60.0
-HOLDERS = 6
-A_SECOND = 1_000_000
-"""µs after which a holder is written down."""
+
+lua = LuaRuntime(unpack_returned_tuples=True)
 
 
-@dataclass
-class _Name:
-    """All that the server knows of one name."""
-
-    value: bytes | None = None
-    expires: float = float("inf")
-    queue: dict[str, int] = field(default_factory=dict)
-    waiters: dict[str, tuple[float, int, str, str]] = field(default_factory=dict)
-    """Token → when it was seen, ttl, inbox, and what it says of itself."""
-    queue_expires: float = float("inf")
-    """Of queue and waiters."""
-    history: list[tuple[str, int | None]] = field(default_factory=list)
-    """The last holders that are written down, the newest first: token, and for how long it held
-    the lock, in µs."""
-    gone: dict[str, tuple[bytes, float]] = field(default_factory=dict)
-    """Token → why, and until when that is known."""
-
-    def expire(self, now: float) -> None:
-        """Forget what has run out."""
-        if now >= self.expires:
-            self.value, self.expires = None, float("inf")
-        if now >= self.queue_expires:
-            self.queue.clear()
-            self.waiters.clear()
-            self.queue_expires = float("inf")
-        for token in [token for token, (_, until) in self.gone.items() if now >= until]:
-            del self.gone[token]
-
-    def why(self, token: str) -> bytes | None:
-        return self.gone[token][0] if token in self.gone else None
-
-    def leave_queue(self, token: str) -> None:
-        self.queue.pop(token, None)
-        self.waiters.pop(token, None)
-
-    def mark(self, mark: str) -> None:
-        assert self.value is not None
-        self.value = self.value[:32] + mark.encode() + self.value[33:]
-
-    def write_down(self, token: str, lasted: int | None = None) -> None:
-        if self.history and self.history[0][0] == token:
-            self.history.pop(0)
-        self.history = [(token, lasted), *self.history[: HOLDERS - 1]]
+@cache
+def compiled(source: str) -> Any:
+    return lua.eval(f"function(KEYS, ARGV, redis) {source}\nend")
 
 
-def _token(value: bytes | None) -> str | None:
-    return None if value is None else value[:32].decode()
-
-
-def _mark(value: bytes) -> str:
-    return value[32:33].decode()
-
-
-def _fields(value: bytes) -> list[bytes]:
-    """Fencing token, time of acquiring, ttl, owner and label."""
-    fence, acquired_us, *more = value[33:].split(b"|", 3)
-    return [fence, acquired_us or fence, *more]
-
-
-def _value_of(start: str, *fields: str) -> bytes:
-    """The value of a token with its mark, and of these fields."""
-    fence, acquired_us, *more = fields
-    return (start + "|".join([fence, "" if acquired_us == fence else acquired_us, *more])).encode()
-
-
-def understands(inbox: str) -> bool:
-    """Whether a message to it may say for how long the lock is handed over."""
-    return re.search(r"m[0-9a-f]+$", inbox) is not None
-
-
-def _outlives(ttl: float) -> float:
-    return max(MINUTE, 3 * ttl)
+def _answer(value: Any) -> Any:
+    """What a client of Redis reads when a script returns this."""
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, bool):
+        return 1 if value else None
+    if isinstance(value, int | float):
+        return int(value)
+    items: list[Any] = []
+    while value and (item := value[len(items) + 1]) is not None:
+        items.append(_answer(item))
+    return items if value is not None else None
 
 
 class MemoryServer:
-    """Redis, as far as the mutex is concerned. `time` is in seconds."""
+    """Redis, as far as the mutex needs it. `time` is in seconds."""
 
     def __init__(self) -> None:
         self.time = 1_700_000_000.0
@@ -112,329 +54,175 @@ class MemoryServer:
         fencing tokens and the places in the queue, and every TTL ends by it."""
         self.plain = True
         """Whether it may be asked by short requests."""
-        self.fence: int | None = None
-        """The last fencing token that was given."""
-        self.guard: int | None = None
-        """The time since which nothing was forgotten, in µs, by the server's clock."""
-        self.restored = False
-        """A renewal has said which one it was."""
-        self.names: dict[str, _Name] = {}
-        """By the key of the lock, as the index."""
-        self.index: dict[str, float] = {}
-        self.records: dict[str, bytes] = {}
-        """By key; here they have no TTL."""
+        self.data: dict[str, Any] = {}
+        """By key: a text, a list of texts, or a dict, which is a hash or a sorted set."""
+        self.ends: dict[str, float] = {}
+        """By key: when its TTL ends, by the server's clock."""
         self.listening: dict[str, Callable[[str], object]] = {}
         """Who is told: channel → function of the message."""
-        self.own_inbox = ""
-        """During a release: the inbox of the process that asks."""
-        self.granted: list[bytes] = []
-        """And its waiters that have got the lock by it, each with its fencing token."""
         self.random = random.Random(0)
         """Its own: from Python's, which Hypothesis seeds, other threads draw, too. One that an
         earlier test has left, and that finds no sentinel any more, does so in redis-py."""
+        self._redis = lua.table_from({"call": self.command, "pcall": self.command})
 
-    def call(self, script: str, keys: Sequence[str], args: Sequence[str | int]) -> Any:
+    def call(self, script: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
         """Run a script, with the answer that the port would give."""
-        match script:
-            case "mutex_extend":
-                return self._extend(keys, args)
-            case "mutex_put_back":
-                return self._put_back(keys, args)
-            case "mutex_write_down":
-                return self._write_down(keys, args)
-            case "mutex_holder":
-                return self._holder(keys[0])
-            case "mutex_take":
-                token, ttl, says = args
-                return self._take(keys, token, int(ttl), says)
-            case "mutex_drop":
-                return self._drop(keys, *args)
-            case "server_time":
-                return str(self._now()).encode()
-            case "record_get":
-                return self.records.get(keys[0])
-            case "record_write":
-                return self._write(keys[0], self._name(keys[1]), *args)
-        without_notes = {"mutex_acquire": 5, "mutex_acquire_guarded": 5, "mutex_release": 3}
-        args = args[: without_notes.get(script)]
-        return getattr(self, script.removeprefix("mutex"))(self._name(keys[0]), keys[0], *args)
+        words = [its.decode() if isinstance(its, bytes) else str(its) for its in args]
+        run = compiled(scripts.load(script).source)
+        answer = run(lua.table_from(keys), lua.table_from(words), self._redis)
+        if not isinstance(answer, str):
+            return _answer(answer[2])
+        _, at_once, number = answer.partition("|")
+        return [1, int(number)] if at_once else [1]
 
     def flush(self) -> None:
         """FLUSHDB, as django-redis' cache.clear() does it. Who listens goes on listening."""
-        self.names.clear()
-        self.index.clear()
-        self.records.clear()
-        self.fence = self.guard = None
+        self.data.clear()
+        self.ends.clear()
 
     @property
     def clock(self) -> float:
         return self.time + self.ahead
 
-    def _now(self) -> int:
-        return round(self.clock * 1e6)
+    def at(self, key: str) -> Any:
+        """What is at a key, or None."""
+        if key in self.ends and self.clock >= self.ends[key]:
+            del self.data[key], self.ends[key]
+        return self.data.get(key)
 
-    def _name(self, lock: str) -> _Name:
-        name = self.names.setdefault(lock, _Name())
-        name.expire(self.clock)
-        return name
+    def command(self, name: str, *args: Any) -> Any:
+        """Carry out a command of a script."""
+        its = COMMANDS[name](self, *args)
+        return lua.table_from(its) if isinstance(its, list) else False if its is None else its
 
-    def _grant(
-        self, name: _Name, key: str, token: str, ttl: int, lives: float, says: str, mark: str
-    ) -> str:
-        self.fence, self.restored = max(self._now(), (self.fence or 0) + 1), False
-        name.value = _value_of(token + mark, str(self.fence), str(self._now()), str(ttl), says)
-        name.expires = self.clock + lives
-        if mark != "|":
-            self.index[key] = name.expires
-        return str(self.fence)
+    def _time(self) -> list[str]:
+        now = str(round(self.clock * 1e6))
+        return [now[:-6], now[-6:]]
 
-    def _hand_over(self, name: _Name, key: str, caller: str | None = None) -> str | None:
-        unseen: tuple[Any, ...] | None = None
-        while name.queue:
-            first = min(name.queue, key=lambda token: (name.queue[token], token))
-            if first == caller:
-                return first
-            waiter = name.waiters.get(first)
-            name.leave_queue(first)
-            if waiter is None:
-                continue
-            seen, ttl, inbox, says = waiter
-            own = inbox == self.own_inbox and inbox in self.listening
-            if own and self.clock - seen < SIGN_OF_LIFE:
-                fence = self._grant(name, key, first, ttl, ttl / 1000, says, "+")
-                self.granted += first.encode(), fence.encode()
-                return first
-            told = self.listening.get(inbox)
-            since = self._now() - round(seen * 1e6)
-            if told is not None and understands(inbox) and 0 <= since < CLAIM_WINDOW * 1e6:
-                lives = min(ttl, (round(SIGN_OF_LIFE * 1e6) - since) // 1000)
-                fence = self._grant(name, key, first, ttl, lives / 1000, says, "+")
-                told(f"{first}|{fence}|{self._now()}|{lives}")
-                return first
-            if told is not None:
-                told(first)
-            if told is not None or inbox == DEAF:
-                if self.clock - seen < SIGN_OF_LIFE:
-                    return self._hand(name, key, first, ttl, says)
-                unseen = unseen or (first, ttl, says)
-        return self._hand(name, key, *unseen) if unseen else None
-
-    def _hand(self, name: _Name, key: str, to: str, ttl: int, says: str) -> str:
-        self._grant(name, key, to, ttl, CLAIM_WINDOW, says, "?")
-        return to
-
-    def _acquire(
-        self, name: _Name, key: str, token: str, ttl: int, says: str, inbox: str, ticket: str
-    ) -> list[Any]:
-        if _token(name.value) == token:
-            assert name.value is not None
-            mark = _mark(name.value)
-            if mark == "?" or not self.clock + ttl / 1000 < name.expires < float("inf"):
-                name.expires = self.clock + ttl / 1000
-                if mark != "|":
-                    self.index[key] = name.expires
-            if mark == "?":
-                name.mark("+")
-            fence, acquired_us, *_ = _fields(name.value)
-            return [1, acquired_us, fence]
-        if token in name.gone:
-            return [-1, name.why(token), 1]
-        if name.value is None and not name.queue:
-            return self._granted(name, key, token, ttl, says, "|")
-        place = ticket or str(max([self._now(), *(last + 1 for last in name.queue.values())]))
-        if inbox:
-            name.queue[token] = min(name.queue.get(token, int(place)), int(place))
-            place = str(name.queue[token])
-            name.waiters[token] = self.clock, ttl, inbox, says
-            name.queue_expires = self.clock + MINUTE
-        if name.value is None and self._hand_over(name, key, token) in (None, token):
-            name.leave_queue(token)
-            return self._granted(name, key, token, ttl, says, "+")
-        assert name.value is not None
-        pttl = -1 if name.expires == float("inf") else round((name.expires - self.clock) * 1000)
-        value = name.value
-        if inbox and _mark(value) == "|":
-            name.mark("+")
-            self.index[key] = self.clock + max(0, pttl) / 1000
-        before = sorted(name.queue, key=lambda waiting: (name.queue[waiting], waiting))
-        position = before.index(token) if token in before else len(before)
-        if not inbox:
-            name.leave_queue(token)
-        times = [time for _, time in name.history[:2] if time is not None]
-        lasted = str(times[0]).encode() if times and not inbox else None
-        now = str(self._now()).encode()
-        return [0, value, pttl, now, position, place.encode(), lasted, 1]
-
-    def _granted(
-        self, name: _Name, key: str, token: str, ttl: int, says: str, mark: str
-    ) -> list[Any]:
-        fence = self._grant(name, key, token, ttl, ttl / 1000, says, mark)
-        return [1, str(self._now()).encode(), fence.encode()]
-
-    def _take(self, keys: Sequence[str], token: str, ttl: int, says: str) -> list[Any] | None:
-        name, behind = self._name(keys[0]), (self.fence or 0) >= self._now()
-        if name.value is not None or name.queue or token in name.gone or behind:
-            return None
-        if any(key in self.records for key in keys[3:-1]):
-            return None
-        return [1, int(self._grant(name, keys[0], token, ttl, ttl / 1000, says, "|"))]
-
-    def _drop(self, keys: Sequence[str], token: str) -> list[Any] | None:
-        name = self._name(keys[0])
-        if name.value is None or name.value[:33] != f"{token}|".encode():
-            return None
-        name.value = None
-        return [1, 1]
-
-    def _acquire_guarded(
-        self, name: _Name, key: str, token: str, ttl: int, says: str, inbox: str, ticket: str
-    ) -> list[Any]:
-        if name.value is None and token not in name.gone and (left := self._pause(ttl)):
-            if not inbox:
-                name.leave_queue(token)
-            now = str(self._now())
-            return [4, left, now.encode(), (ticket or now).encode()]
-        return self._acquire(name, key, token, ttl, says, inbox, ticket)
-
-    def _pause(self, ttl: int) -> int:
-        """For how many more ms a lock with this ttl is given to nobody new."""
-        if self.guard is None or self.guard > self._now():
-            self.guard = self._now()
-        return max(0, ttl - (self._now() - self.guard) // 1000)
-
-    def _put_back(self, keys: Sequence[str], args: Sequence[str | int]) -> list[Any]:
-        reply: list[Any] = [0]
-        _, withdrawn, *leases = args
-        put = zip(keys[:-3:2], leases[::3], leases[1::3], leases[2::3], strict=True)
-        for position, (lock, text, lives, until) in enumerate(put, 1):
-            name, value = self._name(lock), str(text).encode()
-            fence, _, ttl, _ = _fields(value)
-            token, ends = value[:32].decode(), self.clock + int(lives) / 1000
-            why = name.why(token)
-            if _token(name.value) == token:
-                if name.expires == float("inf") or name.expires < ends:
-                    name.expires = ends
-                reply[0] = 1
-            elif (
-                name.value is not None
-                or (why and not (withdrawn and why == b"withdrawn"))
-                or self._now() >= int(until)
-                or not self._pause(int(ttl))
-            ):
-                reply.append([position, name.value, why])
-            else:
-                name.value, name.expires = value, ends
-                self.index[lock] = ends
-                if int(fence) > (self.fence or 0):
-                    self.fence, self.restored = int(fence), True
-                reply[0] = 1
-        return reply
-
-    def _release(
-        self, name: _Name, key: str, token: str, withdraw: int, own_inbox: str = ""
-    ) -> list[Any]:
-        self.own_inbox, self.granted = own_inbox, []
-        value, why = name.value, name.why(token)
-        held = _token(value) == token
-        if held:
-            assert value is not None
-            name.value = None
-            lasted = self._now() - int(_fields(value)[1])
-            newest = bool(name.history) and name.history[0][0] == token
-            if _mark(value) == "+" and (lasted >= A_SECOND or newest):
-                name.write_down(token, lasted)
-            if self._hand_over(name, key) is None and _mark(value) != "|":
-                self.index.pop(key, None)
+    def _keep(self, key: str, its: Any) -> None:
+        """What is empty is gone."""
+        if its:
+            self.data[key] = its
         else:
-            name.leave_queue(token)
-        if withdraw and why is None:
-            name.gone[token] = b"withdrawn", self.clock + MINUTE
-        self.own_inbox = ""
-        if held:
-            return [1, str(self._now()).encode(), self.granted] if self.granted else [1]
-        return [0, name.value, why, 1]
+            self._del(key)
 
-    def _clear(self, name: _Name, key: str, _: str, by: str, reason: str, seen: str) -> int:
-        value = name.value
-        if value is None or _token(value) != seen:
-            return 0
-        _, acquired_us, ttl, _ = _fields(value)
-        name.value = None
-        if _mark(value) != "?":
-            until = self.clock + _outlives(int(ttl) / 1000)
-            name.gone[seen] = f"cleared|{by}|{reason}".encode(), until
-            name.write_down(seen, self._now() - int(acquired_us))
-        if self._hand_over(name, key) is None:
-            self.index.pop(key, None)
-        return 1
+    def _get(self, key: str) -> Any:
+        return self.at(key)
 
-    def _extend(self, keys: Sequence[str], args: Sequence[str | int]) -> list[Any]:
-        reply: list[Any] = [0]
-        _, store, *leases = args
-        number, newest = len(leases) // 2, 0
-        held = zip(keys[:number], leases[::2], leases[1::2], strict=True)
-        for position, (lock, token, ttl) in enumerate(held, 1):
-            name = self._name(lock)
-            if _token(name.value) == token:
-                assert name.value is not None
-                fence, acquired_us, _, says = _fields(name.value)
-                if store:
-                    words = [fence.decode(), acquired_us.decode(), str(ttl), says.decode()]
-                    name.value = _value_of(name.value[:33].decode(), *words)
-                lives = self.clock + int(ttl) / 1000
-                if name.expires == float("inf") or name.expires < lives:
-                    name.expires = lives
-                    if _mark(name.value) != "|":
-                        self.index[lock] = lives
-                newest = max(newest, int(fence))
-                reply[0] = 1
-            else:
-                why = name.why(str(token)) if len(keys) > number + 2 else None
-                reply.append([position, name.value, why])
-        if self.restored or self.fence is None:
-            self.fence, self.restored = max(newest, self.fence or 0) or None, True
-        return reply
+    def _getrange(self, key: str, first: str, last: str) -> str:
+        return (self.at(key) or "")[int(first) : int(last) + 1]
 
-    def _write_down(self, keys: Sequence[str], args: Sequence[str | int]) -> int:
-        written = 0
-        for lock, token in zip(keys[:-1:2], args[1:], strict=True):
-            name = self._name(lock)
-            if _token(name.value) == token and name.value and _mark(name.value) != "?":
-                name.mark("+")
-                name.write_down(str(token))
-                self.index[lock] = min(name.expires, 1e12)
-                written += 1
-        return written
+    def _set(self, key: str, value: str, *how: str) -> Any:
+        old = self.at(key)
+        self.data[key] = value
+        if "KEEPTTL" not in how:
+            self.ends.pop(key, None)
+        if "PX" in how:
+            self._pexpire(key, how[-1])
+        return old if "GET" in how else True
 
-    def _adopt(
-        self, name: _Name, key: str, token: str, new_token: str, ttl: int, says: str
-    ) -> list[Any]:
-        if name.value is None or _token(name.value) not in (token, new_token):
-            return [0, name.value, name.why(token)]
-        fence, acquired_us, *_ = _fields(name.value)
-        words = [fence.decode(), acquired_us.decode(), str(ttl), says]
-        name.value = _value_of(f"{new_token}+", *words)
-        lives = 0.0 if name.expires == float("inf") else name.expires
-        name.expires = self.index[key] = max(lives, self.clock + ttl / 1000)
-        if name.history and name.history[0][0] == token:
-            name.history.pop(0)
-        name.write_down(new_token)
-        name.gone[token] = b"withdrawn", self.clock + MINUTE
-        return [1, fence, acquired_us]
+    def _setrange(self, key: str, at: str, text: str) -> None:
+        value = self.data[key]
+        self.data[key] = value[: int(at)] + text + value[int(at) + len(text) :]
 
-    def _write(
-        self, record: str, name: _Name, token: str, value: bytes, ttl: int | str, held: int
-    ) -> list[Any]:
-        if _token(name.value) != token and (held or name.value or name.why(token)):
-            return [0, name.value, name.why(token)]
-        self.records[record] = value
-        return [1]
+    def _del(self, *keys: str) -> None:
+        for key in keys:
+            self.data.pop(key, None)
+            self.ends.pop(key, None)
 
-    def _holder(self, lock: str) -> list[Any] | None:
-        name = self._name(lock)
-        if name.value is None:
-            return None
-        return [name.value, round((name.expires - self.clock) * 1000), str(self._now()).encode()]
+    def _exists(self, *keys: str) -> int:
+        return sum(self.at(key) is not None for key in keys)
+
+    def _pexpire(self, key: str, millis: str) -> None:
+        if self.at(key) is not None:
+            self.ends[key] = self.clock + float(millis) / 1000
+
+    def _pttl(self, key: str) -> int:
+        if self.at(key) is None:
+            return -2
+        return round((self.ends[key] - self.clock) * 1000) if key in self.ends else -1
+
+    # Hashes and sorted sets.
+
+    def _hget(self, key: str, field: str) -> Any:
+        return (self.at(key) or {}).get(field)
+
+    def _hset(self, key: str, *pairs: str) -> None:
+        its = dict(zip(pairs[::2], pairs[1::2], strict=True))
+        self._keep(key, {**(self.at(key) or {}), **its})
+
+    def _hdel(self, key: str, *fields: str) -> None:
+        its = self.at(key) or {}
+        self._keep(key, {field: its[field] for field in its if field not in fields})
+
+    _zrem = _hdel
+
+    def _zadd(self, key: str, *pairs: str) -> int:
+        its, lower = self.at(key) or {}, pairs[0] == "LT"
+        before = len(its)
+        for score, member in zip(pairs[lower::2], pairs[lower + 1 :: 2], strict=True):
+            its[member] = min(float(score), its.get(member, math.inf)) if lower else float(score)
+        self._keep(key, its)
+        return len(its) - before
+
+    def _zscore(self, key: str, member: str) -> str | None:
+        score = (self.at(key) or {}).get(member)
+        return None if score is None else f"{score:.17g}"
+
+    def _zcard(self, key: str) -> int:
+        return len(self.at(key) or ())
+
+    def _order(self, key: str) -> list[tuple[float, str]]:
+        return sorted((score, member) for member, score in (self.at(key) or {}).items())
+
+    def _zrange(self, key: str, first: str, last: str, *scores: str) -> list[str]:
+        """One member: the first or the last one."""
+        found = [(member, f"{score:.17g}") for score, member in self._order(key)[int(first) :][:1]]
+        return [its for one in found for its in one[: 1 + len(scores)]]
+
+    def _zrank(self, key: str, member: str) -> int | None:
+        order = [its for _, its in self._order(key)]
+        return order.index(member) if member in order else None
+
+    def _zcount(self, key: str, least: str, most: str) -> int:
+        return sum(score <= float(most) for score in (self.at(key) or {}).values())
+
+    def _zremrangebyrank(self, key: str, first: str, last: str) -> None:
+        self._hdel(key, *(member for _, member in self._order(key)[: int(last) + 1]))
+
+    # Lists.
+
+    def _lrange(self, key: str, first: str, last: str) -> list[str]:
+        return (self.at(key) or [])[int(first) : int(last) + 1]
+
+    def _lindex(self, key: str, at: str) -> str | None:
+        return next(iter(self._lrange(key, at, at)), None)
+
+    def _lset(self, key: str, at: str, text: str) -> None:
+        self.data[key][int(at)] = text
+
+    def _lpush(self, key: str, text: str) -> None:
+        self.data[key] = [text, *(self.at(key) or [])]
+
+    def _lpop(self, key: str) -> None:
+        self._keep(key, self.data[key][1:])
+
+    def _ltrim(self, key: str, first: str, last: str) -> None:
+        self._keep(key, self._lrange(key, first, last))
+
+    # Messages.
+
+    def _pubsub(self, what: str, channel: str) -> list[Any]:
+        return [channel, int(channel in self.listening)]
+
+    def _publish(self, channel: str, message: str) -> None:
+        self.listening.get(channel, str)(message)
+
+    _spublish = _publish
+
+
+COMMANDS = {name[1:].upper(): its for name, its in vars(MemoryServer).items() if callable(its)}
+"""Each is a method of the server. Its arguments are texts, and numbers where Lua has these."""
 
 
 class Pause:
@@ -456,7 +244,7 @@ class SteppedIO:
     def busy(self, keys: Keys) -> None:
         pass
 
-    def __init__(self, server: MemoryServer, inbox: str = "inbox") -> None:
+    def __init__(self, server: MemoryServer, inbox: str = "inbox:1") -> None:
         self.server = server
         self.inbox = inbox
         self.wake_at: float | None = None

@@ -10,6 +10,8 @@ say what was promised and is not so. What happens in which order is up to test_m
 from __future__ import annotations
 
 import contextlib
+import math
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -26,17 +28,11 @@ from django_redislock.primitives.contract import Claim, Refusal
 from django_redislock.primitives.keys import Keys
 from django_redislock.primitives.scripts import GUARDED
 from django_redislock.primitives.waiting import DEAF
-from tests.memory import (
-    CLAIM_WINDOW,
-    SIGN_OF_LIFE,
-    Actor,
-    MemoryServer,
-    Pause,
-    SteppedIO,
-    understands,
-)
+from tests.memory import CLAIM_WINDOW, SIGN_OF_LIFE, Actor, MemoryServer, Pause, SteppedIO
 
 KEYS = Keys.of("redislock", "invoice:42")
+UNDERSTANDS = re.compile(r"m[0-9a-f]+$").search
+"""Whether a message to this inbox may say for how long the lock is handed over."""
 MINUTE = 60.0
 LATEST = 50.0
 """Seconds after which a request that was delayed does not arrive any more. A tombstone lives for
@@ -121,17 +117,14 @@ class Witness(MemoryServer):
 
     @property
     def value(self) -> Value | None:
-        value = self._name(KEYS.lock).value
-        if value is None:
-            return None
-        fence, *_ = value[33:].split(b"|")
-        return Value(value[:32].decode(), int(fence))
+        value = self.at(KEYS.lock)
+        return Value(value[:32], int(value[33:].partition("|")[0])) if value else None
 
     @property
     def lease_ends(self) -> float:
         """When what is at the key ends by itself, by everybody's time."""
-        name = self._name(KEYS.lock)
-        return self.time if name.value is None else name.expires - self.ahead
+        there = self.at(KEYS.lock) is not None
+        return self.ends.get(KEYS.lock, math.inf) - self.ahead if there else self.time
 
     # Each command.
 
@@ -225,7 +218,7 @@ class Witness(MemoryServer):
         if not self._listens(seen):
             raise self.violation(f"{after} was handed the lock, and nobody listened")
         at_home, since = seen.inbox == self.asks_from, self.clock - seen.clock
-        by_message = understands(seen.inbox) and seen.inbox in self.listening
+        by_message = bool(UNDERSTANDS(seen.inbox)) and seen.inbox in self.listening
         by_message &= 0 <= since < CLAIM_WINDOW
         longest = SIGN_OF_LIFE - since if by_message else CLAIM_WINDOW
         if self.lease_ends - self.time > longest + 0.001 and not at_home:
@@ -245,7 +238,6 @@ class Witness(MemoryServer):
         self, script: str, token: str, args: Sequence[Any], answer: Any, granted: str | None
     ) -> None:
         """Nobody is in it who left, and nobody lost a place who could have been told."""
-        name = self._name(KEYS.lock)
         if script == "mutex_acquire" and answer[0] in (0, 4):
             self.came += 1
             place = self._place(token) or Place(self.set_back, self.came)
@@ -261,12 +253,13 @@ class Witness(MemoryServer):
             self._leaves(token)
         if granted is not None:
             self._leaves(granted)
+        queue = self.at(KEYS.queue) or {}
         for other, seen in list(self.waiting.items()):
-            if other not in name.queue:
+            if other not in queue:
                 if self._reachable(seen):
                     raise self.violation(f"{other[0]} lost its place in the queue")
                 self._leaves(other)
-        for other in name.queue:
+        for other in queue:
             if other not in self.waiting:
                 raise self.violation(f"{other[0]} is in the queue and does not wait")
             if other in self.over:
@@ -314,7 +307,8 @@ class Witness(MemoryServer):
 
     def keeps(self, process: Process) -> bool:
         """Nobody gets a lock that was forgotten before its lease has ended."""
-        pause_ends = float("inf") if self.guard is None else self.guard / 1e6 + process.claim.ttl
+        guard = self.at(KEYS.guard)
+        pause_ends = int(guard) / 1e6 + process.claim.ttl if guard else math.inf
         assert process.until is not None
         return self.forgotten == process.claim.token and process.until + self.ahead <= pause_ends
 
@@ -322,7 +316,7 @@ class Witness(MemoryServer):
         """What has run out is lost, also if the clock goes back afterwards. Waiters come back."""
         if self.clock >= self.fence_known_until:
             self.fence_known_until = 0.0
-        queue = self._name(KEYS.lock).queue
+        queue = self.at(KEYS.queue) or {}
         for token in [token for token in self.waiting if token not in queue]:
             self._leaves(token)
 
@@ -560,7 +554,7 @@ class World:
         self.after_loss = after_loss
         """Whether all of them say `AFTER_LOSS = "wait"`."""
         self.server = Witness()
-        self.server.guard = 0  # it has forgotten nothing for long
+        self.server.data[KEYS.guard] = "0"  # it has forgotten nothing for long
         self.earlier = False
         """Whether the processes have an earlier version, for which a message is only a hint."""
         self.processes: list[Process] = []
@@ -761,8 +755,7 @@ class World:
         self.server.say("FLUSHDB")
         if self.after_loss:
             # A withdrawn request that arrives after its tombstone was lost is not refused.
-            withdrawn = self.server._name(KEYS.lock).gone
-            self.late = [late for late in self.late if late.token not in withdrawn]
+            self.late = [late for late in self.late if not self.server.at(KEYS.gone(late.token))]
         self.server.flush()
         if not self.after_loss:
             self._disaster()
@@ -863,8 +856,7 @@ class World:
     def _nothing_left(self) -> None:
         server = self.server
         gone = {p.claim.token for p in self.processes if p.dead or self._abandoned(p)}
-        name = server._name(KEYS.lock)
-        if set(name.queue) - gone or set(name.waiters) - gone:
+        if any({*(server.at(key) or ())} - gone for key in (KEYS.queue, KEYS.waiters)):
             raise server.violation("the queue is not empty when everybody is done")
         value = server.value
         if value is not None and value.token not in gone:
@@ -873,8 +865,7 @@ class World:
         if server.value is not None:
             raise server.violation("the lock outlives its lease")
         server.time += MINUTE + server.furthest - server.ahead
-        name = server._name(KEYS.lock)
-        if name.queue or name.waiters:
+        if server.at(KEYS.queue) or server.at(KEYS.waiters):
             raise server.violation("the queue outlives everybody")
 
     def _abandoned(self, process: Process) -> bool:

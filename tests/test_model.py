@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
 import pytest
@@ -24,10 +25,9 @@ from hypothesis.stateful import (
 )
 
 from django_redislock.lease import claims
-from django_redislock.primitives import mutex, queued
+from django_redislock.primitives import mutex, queued, scripts
 from django_redislock.primitives.contract import Grant, Refusal
 from django_redislock.primitives.queued import Anchor
-from tests.memory import MemoryServer
 from tests.model import Port, Process, Violation, World
 
 T = TypeVar("T")
@@ -400,13 +400,12 @@ def test_what_is_promised_in_a_disaster() -> None:
     tell(Disaster, EXAMPLES)
 
 
-# Bugs. Each is planted in the place of one function, and gets that one first.
+# Bugs. Each is planted in the place of one function, and gets that one first; or in a script.
 
 
 class Bug(NamedTuple):
-    where: Any
     what: str
-    function: Callable[..., Any]
+    plant: Callable[[pytest.MonkeyPatch], None]
     found_by: type[Network]
 
 
@@ -415,92 +414,77 @@ BUGS: list[Bug] = []
 
 def bug(where: Any, what: str, found_by: type[Network] = Mishaps) -> Callable[[T], T]:
     def planted(function: Any) -> Any:
-        BUGS.append(Bug(where, what, function, found_by))
+        def plant(patch: pytest.MonkeyPatch) -> None:
+            honest = getattr(where, what)
+            patch.setattr(where, what, lambda *args, **options: function(honest, *args, **options))
+
+        BUGS.append(Bug(function.__name__, plant, found_by))
         return function
 
     return planted
 
 
-@bug(MemoryServer, "_release")
-def release_does_not_ask_whose(honest, self, name, key, token, *args):
-    """A release deletes whatever is at the key."""
-    return honest(self, name, key, name.value[:32].decode() if name.value else token, *args)
+def script(what: str, file: str, old: str, new: str, found_by: type[Network] = Mishaps) -> None:
+    """A bug in a Lua file."""
+
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        read = scripts._read
+
+        def planted(filename: str) -> str:
+            text = read(filename)
+            assert filename != f"{file}.lua" or text.count(old) == 1
+            return text.replace(old, new) if filename == f"{file}.lua" else text
+
+        patch.setattr(scripts, "_read", planted)
+        patch.setattr(scripts, "load", cache(scripts.load.__wrapped__))
+
+    BUGS.append(Bug(what, plant, found_by))
 
 
-@bug(MemoryServer, "_extend")
-def renewal_does_not_ask_whose(honest, self, keys, args):
-    """A renewal is told yes, whoever holds the lock."""
-    value = self._name(keys[0]).value
-    word, store, token, ttl = args
-    return honest(self, keys, [word, store, value[:32].decode() if value else token, ttl])
-
-
-@bug(MemoryServer, "_acquire")
-def acquire_twice_is_refused(honest, self, name, key, token, *args):
-    """As with SET NX: the lock is busy, be it with the caller's own token."""
-    if name.value and name.value.startswith(token.encode()):
-        return [0, name.value, 1000, b"0", 0, args[-1].encode(), None]
-    return honest(self, name, key, token, *args)
-
-
-@bug(MemoryServer, "_hand_over")
-def dead_waiters_get_the_lock(honest, self, name, key, caller=None):
-    """The first of the queue has the lock for its whole ttl, whether it lives or not."""
-    first = min(name.queue, key=name.queue.__getitem__, default=None)
-    if first in (None, caller):
-        return first
-    _, ttl, inbox, says = name.waiters[first]
-    name.leave_queue(first)
-    self._grant(name, key, first, ttl, ttl / 1000, says, "+")
-    self.listening.get(inbox, str)(first)
-    return first
-
-
-@bug(MemoryServer, "_hand_over")
-def handed_over_for_a_whole_ttl(honest, self, name, key, caller=None):
-    """There is no claim window: a stopped waiter costs the others a whole lease."""
-    got = honest(self, name, key, caller)
-    if got not in (None, caller):
-        name.expires = self.clock + 30.0
-    return got
-
-
-@bug(MemoryServer, "_acquire")
-def confirming_does_not_set_the_ttl(honest, self, name, key, token, *args):
-    """Who was handed the lock has it for the claim window only."""
-    window_ends = name.expires
-    confirms = name.value and name.value.startswith(f"{token}?".encode())
-    answer = honest(self, name, key, token, *args)
-    if confirms:
-        name.expires = window_ends
-    return answer
-
-
-@bug(MemoryServer, "_acquire", found_by=AtLength)
-def late_acquire_shortens_the_lease(honest, self, name, key, token, ttl, *args):
-    """An early send that arrives late sets the first ttl again."""
-    answer = honest(self, name, key, token, ttl, *args)
-    if answer[0] == 1:
-        name.expires = self.clock + ttl / 1000
-    return answer
-
-
-@bug(MemoryServer, "_grant", found_by=Disaster)
-def fence_is_the_clock(honest, self, name, *args):
-    """When the clock was set back, fencing tokens fall."""
-    self.fence = None
-    return honest(self, name, *args)
-
-
-@bug(MemoryServer, "_grant", found_by=Disaster)
-def fence_is_a_counter(honest, self, name, *args):
-    """When data were lost, it begins again."""
-    fence = (self.fence or 0) + 1
-    honest(self, name, *args)
-    clock, acquired, rest = name.value[33:].split(b"|", 2)
-    value = b"%d|%b|%b" % (fence, acquired or clock, rest)
-    self.fence, name.value = fence, name.value[:33] + value
-    return str(fence)
+script("a release asks not whose it is", "mutex_give_back", "token_of(value) == token", "value")
+script("a renewal is told yes", "mutex_extend", "string.sub(value, 1, 32) == token", "true")
+script(
+    "as with SET NX, the lock is busy, be it with the caller's own token",
+    "mutex_acquire",
+    "local answer =",
+    """
+local its = look(lock)
+if token_of(its) == token then return {0, its, 1000, '0', 0, ARGV[5], false, 1} end
+local answer =""",
+)
+script(
+    "the first of the queue has the lock for its whole ttl, whether it lives or not",
+    "queue",
+    "    local there = seen",
+    """
+    if seen then
+      leave_queue(first)
+      grant(first, ttl, ttl, says, '+')
+      tell(inbox, first)
+      return first
+    end
+    local there = seen""",
+)
+script("there is no claim window", "queue", "(first, ttl, CLAIM_WINDOW", "(first, ttl, 30000")
+CONFIRMS = "mark == '?' or redis.call('PTTL', lock) < ttl"
+script("confirming does not set the ttl", "mutex_confirm", CONFIRMS, "mark ~= '?'")
+script("a late acquire shortens the lease", "mutex_confirm", CONFIRMS, "true", AtLength)
+FENCE = "math.max(now, 1 + last_fence)"
+script("when the clock was set back, fencing tokens fall", "fence", FENCE, "now", Disaster)
+script("a fencing token is a counter", "fence", FENCE, "1 + last_fence", Disaster)
+script("a withdrawal is forgotten", "mutex_give_back", "if withdraw and not why", "if false")
+script("all waiters are at home", "queue", "inbox == own_inbox", "(own_inbox or '') ~= ''")
+script("barging in", "mutex_ask", "not values[i] and waited[i] then", "false then")
+TAKES = "unpack(keys, 1, #keys - 1)) == 0"
+script("taking past the queue", "mutex_take", TAKES, "keys[1], keys[3]) == 0")
+script("taking after the tombstone", "mutex_take", TAKES, "keys[1], keys[2]) == 0", Network)
+script("tickets do not count", "mutex_acquire", "ARGV[4], ARGV[5])", "ARGV[4], '')")
+script("a waiter is told of a clearing", "mutex_clear", "if mark ~= '?' then", "if true then")
+script("nobody pauses", "mutex_guard", "if not left then", "if true then", AfterLoss)
+script("the pause is too short", "guard", "left = ttl -", "left = ttl / 2 -", AfterLoss)
+script("no guard is written", "guard", "redis.call('SET', guard, integer(now))", "", AfterLoss)
+script("each ask begins the pause", "guard", "not since or since > now", "since ~= 0", AfterLoss)
+script("a late one is put back", "mutex_put_back", "ARGV[2] == '1' and", "", AfterLoss)
 
 
 @bug(Port, "wait")
@@ -531,12 +515,6 @@ def handed_for_the_whole_ttl(honest, text, since):
     return token, handed and handed._replace(lives=30.0)
 
 
-@bug(MemoryServer, "_release")
-def no_tombstone(honest, self, name, key, token, withdraw, own_inbox):
-    """An acquire that arrives after its withdrawal is carried out."""
-    return honest(self, name, key, token, 0, own_inbox)
-
-
 @bug(claims, "obtain")
 async def deadline_counts_from_the_answer(honest, port, claim, wait):
     """It believes in its lease for as long as the answer travelled after the lease had ended."""
@@ -552,15 +530,6 @@ async def heir_counts_from_when_it_is_told(honest, self, seconds, left, *, rest=
     return grant and grant._replace(sent=self.now())
 
 
-@bug(MemoryServer, "_hand_over")
-def all_of_them_are_at_home(honest, self, name, key, caller=None):
-    """Who waits in another process is handed the lock as one of the same process is."""
-    first = min(name.queue, key=name.queue.__getitem__, default=None)
-    if first not in (None, caller) and self.own_inbox:
-        self.own_inbox = name.waiters[first][2]
-    return honest(self, name, key, caller)
-
-
 @bug(Port, "script")
 async def giving_up_keeps_the_place(honest, self, name, keys, args):
     """The last try names its inbox, so it is a place in the queue."""
@@ -569,78 +538,10 @@ async def giving_up_keeps_the_place(honest, self, name, keys, args):
     return await honest(self, name, keys, args)
 
 
-@bug(MemoryServer, "_acquire")
-def barging_in(honest, self, name, key, token, ttl, says, inbox, ticket):
-    """The lock is taken when it is free, though others wait."""
-    if name.value is None and token not in name.gone:
-        name.leave_queue(token)
-        fence = self._grant(name, key, token, ttl, ttl / 1000, says, "|")
-        return [1, b"0", fence.encode()]
-    return honest(self, name, key, token, ttl, says, inbox, ticket)
-
-
-@bug(MemoryServer, "_take")
-def taking_past_the_queue(honest, self, keys, token, ttl, says):
-    """The short request takes a free lock for which others wait."""
-    name = self._name(keys[0])
-    if name.value is None and name.queue and token not in name.gone:
-        return [1, int(self._grant(name, keys[0], token, ttl, ttl / 1000, says, "|"))]
-    return honest(self, keys, token, ttl, says)
-
-
-@bug(MemoryServer, "_take", found_by=Network)
-def taking_after_the_tombstone(honest, self, keys, token, ttl, says):
-    """A short request that arrives after its withdrawal is carried out."""
-    self._name(keys[0]).gone.pop(token, None)
-    return honest(self, keys, token, ttl, says)
-
-
-@bug(MemoryServer, "_acquire")
-def tickets_do_not_count(honest, self, name, *args):
-    """Who was passed over comes last when it is back."""
-    return honest(self, name, *args[:-1], "")
-
-
 @bug(mutex, "release")
 async def every_release_succeeds(honest, port, claim):
     """A holder that had lost the lock is told that it has released it."""
     await honest(port, claim)
-
-
-@bug(MemoryServer, "_clear")
-def waiter_is_told_cleared(honest, self, name, *args):
-    """A lock is cleared that was handed over and not confirmed: its waiter, who can't know of
-    it, gets an error in place of the lock."""
-    if name.value:
-        name.mark("+")
-    return honest(self, name, *args)
-
-
-@bug(MemoryServer, "_acquire_guarded", found_by=AfterLoss)
-def nobody_pauses(honest, self, *args):
-    """After lost data, whoever asks first has the lock."""
-    return self._acquire(*args)
-
-
-@bug(MemoryServer, "_pause", found_by=AfterLoss)
-def the_pause_is_too_short(honest, self, ttl):
-    """It ends before the lease of a holder that was just renewed."""
-    return honest(self, ttl // 2)
-
-
-@bug(MemoryServer, "_pause", found_by=AfterLoss)
-def the_guard_is_not_written(honest, self, ttl):
-    """The pause begins anew each time that somebody asks."""
-    left, self.guard = honest(self, ttl), self.guard if self.guard == 0 else None
-    return left
-
-
-@bug(MemoryServer, "_pause", found_by=AfterLoss)
-def each_ask_begins_the_pause_anew(honest, self, ttl):
-    """Two who wait keep each other from the lock."""
-    if self.guard:
-        self.guard = self._now()
-    return honest(self, ttl)
 
 
 @bug(mutex, "put_back", found_by=AfterLoss)
@@ -649,21 +550,10 @@ async def nothing_is_put_back(honest, port, claims, *args, **options):
     return [Refusal(None, None) for _ in claims]
 
 
-@bug(MemoryServer, "_put_back", found_by=AfterLoss)
-def put_back_by_a_request_that_was_withdrawn(honest, self, keys, args):
-    """It arrives after the release, and the lock is held for nobody."""
-    return honest(self, keys, [args[0], 1, *args[2:]])
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.function.__name__)
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.what)
 def test_a_planted_bug_is_found(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the stories prove nothing."""
-    honest = getattr(bug.where, bug.what)
-
-    def planted(*args: Any, **options: Any) -> Any:
-        return bug.function(honest, *args, **options)
-
-    monkeypatch.setattr(bug.where, bug.what, planted)
+    bug.plant(monkeypatch)
     with pytest.raises(Violation):
         tell(bug.found_by, PLANTED, shrink=False)
