@@ -96,6 +96,7 @@ def test_the_last_five(api: Api, redis: Redis) -> None:
         fences.append(lease.fencing_token)
         api.release(lease)
     assert [fence for fence, _ in ended()] == fences[:-6:-1]
+    assert redis.llen(HISTORY) == 6, "those, and one that may hold it now"
     assert 80 < redis.ttl(HISTORY) <= 90, "three times the ttl, and at least a minute"
 
 

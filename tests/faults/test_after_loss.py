@@ -14,6 +14,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from devtools.redis_server import RedisServer
 from django_redislock import (
+    Lease,
     LeaseLost,
     LeaseState,
     LockUnavailable,
@@ -28,7 +29,7 @@ from django_redislock.transport.server import clustered
 from django_redislock.views import lock_view
 from tests.caches import entry
 from tests.contract.api import Api
-from tests.faults.proxy import Fault, script
+from tests.faults.proxy import Fault, Rule, script
 from tests.faults.scene import EXTEND, FAULTS, FOR_EVER, TIMEOUT, Scene, through
 from tests.faults.test_late import arrive
 from tests.faults.waiters import LOCK, NAME, QUEUE, renew_now
@@ -446,15 +447,21 @@ def test_a_lost_message(scene: Scene, matches: Any, fault: Fault) -> None:
     assert not scene.redis.exists(scene.key)
 
 
-def test_put_back_after_its_release(scene: Scene) -> None:
-    """It does not become a lock that nobody holds."""
+def late(scene: Scene, ttl: float = 30, times: int = 1) -> tuple[Lease, Rule]:
+    """A lease that the server has forgotten, and a request to put it back that is on its way."""
     scene.connect()
     know_all(scene.redis)
-    lease = scene.acquire(ttl=30, after_loss="wait")
+    lease = scene.acquire(ttl=ttl, after_loss="wait")
     scene.redis.delete(scene.key, GUARD)
-    rule = scene.lose(PUT_BACK, fault=Fault.HOLD_REQUEST)
+    rule = scene.lose(PUT_BACK, times=times, fault=Fault.HOLD_REQUEST)
     renew_now(lease)
     rule.happened()
+    return lease, rule
+
+
+def test_put_back_after_its_release(scene: Scene) -> None:
+    """It does not become a lock that nobody holds."""
+    lease, rule = late(scene)
     scene.release(lease)
     arrive(rule)
     assert not scene.redis.exists(scene.key)
@@ -462,13 +469,7 @@ def test_put_back_after_its_release(scene: Scene) -> None:
 
 def test_put_back_after_somebody_else_has_it(scene: Scene) -> None:
     """Somebody who does not wait, say. It takes nothing from them."""
-    scene.connect()
-    know_all(scene.redis)
-    lease = scene.acquire(ttl=30, after_loss="wait")
-    scene.redis.delete(scene.key, GUARD)
-    rule = scene.lose(PUT_BACK, fault=Fault.HOLD_REQUEST)
-    renew_now(lease)
-    rule.happened()
+    _, rule = late(scene)
     other = scene.acquire_direct(after_loss="go")
     arrive(rule)
     scene.owned(other)
@@ -477,13 +478,7 @@ def test_put_back_after_somebody_else_has_it(scene: Scene) -> None:
 
 def test_put_back_after_its_lease_has_ended(scene: Scene) -> None:
     """Others may have held the lock since, and the server may have lost its data once more."""
-    scene.connect()
-    know_all(scene.redis)
-    lease = scene.acquire(ttl=2, after_loss="wait")
-    scene.redis.delete(scene.key, GUARD)
-    rule = scene.lose(PUT_BACK, times=FOR_EVER, fault=Fault.HOLD_REQUEST)
-    renew_now(lease)
-    rule.happened()
+    lease, rule = late(scene, ttl=2, times=FOR_EVER)
     eventually(lambda: lease.state == LeaseState.LOST)
     scene.redis.delete(GUARD)
     arrive(rule)
