@@ -16,7 +16,6 @@ from tests.browser.site import Site
 from tests.browser.window import Open, Window
 
 HERE = Path(__file__).parent
-CHROMIUM = pytest.StashKey[Chromium]()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -152,13 +152,6 @@ class Window:
         self.confirms(reason)
         expect(self.page.locator(".messagelist .success")).to_contain_text(name)
 
-    def posts(self, address: str, **fields: str) -> str:
-        """Send a form that no page has; returns the page that answers."""
-        (token,) = [c["value"] for c in self._context.cookies() if c["name"] == "csrftoken"]
-        form = {"csrfmiddlewaretoken": token, **fields}
-        answer = self._context.request.post(self.site.url + address, form=form)
-        return answer.text()
-
     def remembers(self, name: str, value: str) -> None:
         """As if a page had kept that in the browser's storage before."""
         self._context.add_init_script(f"localStorage.setItem({name!r}, {value!r})")

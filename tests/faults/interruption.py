@@ -23,12 +23,9 @@ from pathlib import Path
 from types import CodeType, FrameType, FunctionType
 from typing import Any, NamedTuple, Self
 
-import redis
-
 import django_redislock
 
 OURS = str(Path(django_redislock.__file__).parent)
-REDIS_PY = str(Path(redis.__file__).parent)
 
 BEGINNING, CALLED, LOOPED, ELSEWHERE = "the beginning", "after a call", "in a loop", ""
 
