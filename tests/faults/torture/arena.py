@@ -165,7 +165,9 @@ def _look(plan: Plan, path: Path, site: Site) -> None:
             lasting = {key for key in there if redis.ttl(key) == -1}
             left += [key.decode() for key in lasting - {CLOCK, INDEX, UNTOLD, GUARD}]
             if INDEX in there:
-                millis = redis.time()[0] * 1000
+                # The lease may have ended before its release.
+                seconds, micro = redis.time()
+                millis = seconds * 1000 + micro / 1000
                 left += [name.decode() for name in redis.zrangebyscore(INDEX, millis, "+inf")]
     journal.write("left", keys=left)
     journal.close()
