@@ -9,12 +9,14 @@ that run.
     and keeps its permit for it (it is promoted). Whoever ended sends it to the queue again.
 3.  A promoted message that its sender confirms keeps its permit for as long as the queue may take.
     One that nobody confirms within ten seconds is promoted again: its sender was killed.
-4.  The claim belongs to the name, and is made before the message is sent, for a short time: a kill
-    in between blocks the name only so long. It is confirmed, for long, with the id that the queue
-    has given; only if it is still that claim, since a fast worker may have begun and even ended
-    the task meanwhile. Until the queue has given an id, a ticket stands for it.
+4.  The claim belongs to the name, and is made before the message is sent, for a short time. It is
+    confirmed, for long, with the id that the queue has given; only if it is still that claim,
+    since a fast worker may have begun and even ended the task meanwhile. Until the queue has given
+    an id, a ticket stands for it. A caller may be killed in between, so a call that meets a claim
+    without confirmation waits for that, and after a moment takes its place.
 5.  The start of a task takes its permit and frees its claim in one step, so one more call may be
-    queued from then on, and none is lost: what it wants done was written before the task began.
+    queued from then on, and none is lost: what it wants done was written before the task began. In
+    a transaction it is written by the COMMIT, so the name is claimed after that.
 6.  A claim that settles has a time at which it is due, by the server's clock, and the arguments of
     the last call, with which its task begins.
 
