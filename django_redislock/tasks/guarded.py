@@ -5,13 +5,13 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
-from time import sleep
 from typing import Any, NamedTuple, Protocol
 from weakref import WeakValueDictionary
 
@@ -342,7 +342,7 @@ class Call:
         conflict, pause, give_up = ask(), PAUSE, now() + SENT_WITHIN
         # Its caller may be killed, or its queue refuse it. Then nobody may count on it.
         while conflict is not None and not (conflict.sent or retry or now() > give_up):
-            sleep(pause)
+            time.sleep(pause)
             conflict, pause = ask(), 2 * pause
         if conflict is not None and not retry and (self._replaces(conflict) or not conflict.sent):
             replaced, conflict = conflict, ask(over=conflict.id)

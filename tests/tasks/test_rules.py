@@ -11,6 +11,7 @@ from contextlib import ExitStack, nullcontext, suppress
 from contextvars import Context
 from io import StringIO
 from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -409,7 +410,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
         waits.set()
         time.sleep(seconds)
 
-    monkeypatch.setattr(guarded, "sleep", sleep)
+    monkeypatch.setattr(guarded, "time", SimpleNamespace(sleep=sleep))
     return waits
 
 
