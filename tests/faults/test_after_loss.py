@@ -25,6 +25,8 @@ from django_redislock import (
 from django_redislock.lease import lifetime, plan
 from django_redislock.lease.lock import Lock
 from django_redislock.primitives import mutex
+from django_redislock.primitives.contract import run
+from django_redislock.transport.ports import SyncPort
 from django_redislock.transport.server import clustered
 from django_redislock.views import lock_view
 from tests.caches import entry
@@ -245,6 +247,18 @@ def test_nothing_is_put_back_over_another_holder(api: Api, harmed: Redis) -> Non
         api.extend(lease)
     assert harmed.get(LOCK).startswith(other.token.encode())
     api.release(other)
+
+
+def test_one_that_is_put_back_twice_lives_longer(harmed: Redis) -> None:
+    """The first answer may have been lost, and come late: the lease lives from the second on."""
+    know_all(harmed)
+    lease = lock().acquire()
+    assert lease is not None
+    harmed.pexpire(LOCK, 1000)
+    port, claim = SyncPort(lease._server), lease._claim
+    assert run(mutex.put_back(port, [claim], [TTL], [lease._lifetime.deadline])) == [None]
+    assert 1 < harmed.pttl(LOCK) / 1000 <= TTL
+    lease.release()
 
 
 def test_nothing_is_put_back_that_was_cleared(api: Api, harmed: Redis) -> None:
