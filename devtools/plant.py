@@ -861,6 +861,50 @@ FAULTS = [
         "tests/periodic/test_ledger.py -k note",
     ),
     Fault(
+        "queue: a killed waiter is taken for one that lives",
+        "  return not answer.err and answer[2] or nil",
+        "  return nil",
+        "tests/faults/test_kills.py -k 'first_waiter or before_it_confirms'",
+    ),
+    Fault(
+        "queue: a message does not say for how long the lock is handed over",
+        "elseif knows and there and understands(inbox) and just_now(seen) then",
+        "elseif false then",
+        "tests/faults/test_handed_over.py -k no_request",
+    ),
+    Fault(
+        "multi: a waiter takes the names that are free",
+        "    if token_of(values[i]) == token then\n      redis.call('DEL', lock)\n"
+        "      if hand_over(grant) then busy[lock] = i else unlist() end\n",
+        "    if not values[i] then\n      grant(token, ttl, ttl, says, '|')\n"
+        "    elseif token_of(values[i]) == token then\n",
+        "tests/contract/test_multi.py -k 'no_name or always_wait or overlapping'",
+    ),
+    Fault(
+        "multi: a name that was lost is no loss",
+        "  return not held and {0, value, why, i}",
+        "  return nil",
+        "tests/contract/test_multi.py -k lost_name",
+    ),
+    Fault(
+        "inbox: nobody notices that its connection is lost",
+        "self._caretaker.wait(seconds, self._socket, LOST)",
+        "self._caretaker.wait(seconds, None, LOST)",
+        "tests/faults/test_idle_inbox.py -k lost",
+    ),
+    Fault(
+        "block: the garbage collector sends a release",
+        "isinstance(error, GeneratorExit) and collecting()",
+        "False",
+        "tests/faults/test_collector.py",
+    ),
+    Fault(
+        "once: what is done and not recorded yet is forgotten",
+        "        self.lease._claim.owed = True\n",
+        "        pass\n",
+        "tests/faults/test_once.py -k 'the_record or at_the_end'",
+    ),
+    Fault(
         "tasks: a start leaves the claim",
         "    redis.call('DEL', claim)\n  end\n  redis.call('HSET', runs",
         "  end\n  redis.call('HSET', runs",

@@ -33,18 +33,10 @@ def test_the_page_has_all_of_them() -> None:
 
 
 TRIED = "a piece was taken out, and others held"
-TO_DO = "nobody has planted one yet"
 NO_FAULT = {
     "A cancelled task leaves nothing behind": TRIED,
     "A server that does not answer costs": TRIED,
     "No key of a lock stays": TRIED,
-    "A killed waiter costs the others nothing": TO_DO,
-    "A lock goes to another process": TO_DO,
-    "A process notices at once that it lost": TO_DO,
-    "A waiter for several names holds none": TO_DO,
-    "One lost name is a lost lease": TO_DO,
-    "When the garbage collector closes": TO_DO,
-    "Work of `once` under a lease": TO_DO,
     "After a failover that lost the lease": "the replica forgets, and no piece of this code",
     "After the eviction or deletion of one lock": "it says what is not noticed",
     "Processes with an earlier version": "the fault would be a difference of two versions",
