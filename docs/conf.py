@@ -98,7 +98,7 @@ nitpick_ignore_regex = [
     # Internal classes in the signatures of public ones.
     (r"py:class", r"django_redislock\.(settings\.policy\.Policy|primitives\.keys\.Keys)"),
     (r"py:class", r"django_redislock\.(transport\.cluster\.Cluster|lease\..*)"),
-    (r"py:class", r"django_redislock\.testing\.stubs\.Condition"),
+    (r"py:class", r"django_redislock\.testing\.condition\.Condition"),
     (r"py:class", r"django_redislock\.(commands\.Command|locks\.once\.Initialise)Options"),
     (r"py:class", r"django_redislock\.(inspection\.listing\.Part|tasks\.events\.TaskEvent)"),
     # Type variables.
