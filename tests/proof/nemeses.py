@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.peers.adapters import Peer, Pottery, PythonRedisLock, RedisPy
 
-from .deeds import RULES, Once
+from .deeds import RULES, Limited, Notes, Once, Ticks, Unique
 from .kinds import KINDS, Majority, Mutex, WaitingMutex
 
 
@@ -137,11 +137,16 @@ AGAIN = frozenset({"again"})
 FORGETS = frozenset({"exclusive", "again", "skipped", "inherited"})
 """What is done is done again, and notes, claims and parked tasks are lost."""
 
+DROPS = frozenset({"skipped"})
+"""The message of a start whose answer was lost comes again before its lease has ended, and before
+it was withdrawn: then it is taken for a duplicate."""
+
 NO_TOKEN = frozenset({"fence", "starved"})
 """What Redlock does not promise: it has no fencing token, and serves waiters in no order."""
 
 PLAIN = (KILL, STOP, LOSE, RESTART, PAUSE, TOGETHER)
 SINGLE = (*KINDS, WaitingMutex)
+TASKS = (Unique, Limited)
 """The kinds with one primary."""
 
 _TOKENS = "only late writes and passed waiters: no fencing token, no queue"
@@ -167,7 +172,13 @@ PROMISES = (
         Promise(nemesis, Once, AGAIN, "done again if Redis did not hear in time that it was done")
         for nemesis in (LOSE, RESTART, PAUSE, TOGETHER)
     ),
-    *(Promise(nemesis, kind) for kind in RULES if kind is not Once for nemesis in PLAIN),
+    *(Promise(nemesis, kind) for kind in (Ticks, Notes) for nemesis in PLAIN),
+    *(Promise(nemesis, kind) for kind in TASKS for nemesis in (KILL, STOP)),
+    *(
+        Promise(nemesis, kind, DROPS, "a start of which nobody has heard counts as one that runs")
+        for kind in TASKS
+        for nemesis in (LOSE, RESTART, PAUSE, TOGETHER)
+    ),
     *(Promise(EMPTY, kind, FORGETS, "what was done is forgotten") for kind in RULES),
 )
 
