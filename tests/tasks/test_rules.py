@@ -482,6 +482,35 @@ def test_a_slow_caller(
     assert done == [(7, "second"), (7, "first")]
 
 
+def test_a_slow_caller_whose_task_is_parked(
+    reindex: Task, monkeypatch: pytest.MonkeyPatch, done: Done
+) -> None:
+    """It was sent, and nobody knows that yet. It is not lost when another call takes its place."""
+    unique("reindex:{pk}")(reindex)
+    monkeypatch.setattr(guarded, "SENT_WITHIN", 0.05)
+    put, backlog = reindex.put, reindex.backlog
+
+    def slow(*args: Any) -> Any:
+        reindex.put = put  # type: ignore[method-assign]
+        sent = put(*args)
+        elsewhere(backlog.work)
+        assert backlog.starts == ["parked"]
+        reindex.enqueue(7, "second")
+        return sent
+
+    def body(pk: int, note: str) -> None:
+        done.append(note)
+        if note == "running":
+            reindex.put = slow  # type: ignore[method-assign]
+            reindex.enqueue(7, "first")
+
+    reindex.function = body
+    reindex.enqueue(7, "running")
+    while backlog.messages:
+        backlog.work()
+    assert sorted(done) == ["first", "running", "second"]
+
+
 # Transactions.
 
 

@@ -44,11 +44,13 @@ local waiting, its_says, at, first, is_sent = unpack(
 )
 if waiting == id then return answer(limit, {1}) end
 if waiting and waiting == over then
-  -- One that was not sent in time may be sent after all: its caller has its handle.
-  if is_sent then redis.call('SET', withdrawn, '', 'PX', LASTS) end
-  redis.call('LREM', parked, 0, waiting)
-  redis.call('ZREM', sent, waiting)
-  redis.call('HDEL', messages, waiting, since(waiting))
+  -- One of which it was not known may have been sent after all, and its caller has its handle: it runs.
+  if is_sent then
+    redis.call('SET', withdrawn, '', 'PX', LASTS)
+    redis.call('LREM', parked, 0, waiting)
+    redis.call('ZREM', sent, waiting)
+    redis.call('HDEL', messages, waiting, since(waiting))
+  end
 elseif waiting then
   if message ~= '' and first then
     redis.call('HSET', claim, 'message', message, 'due', due(first))
