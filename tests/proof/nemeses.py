@@ -138,8 +138,8 @@ FORGETS = frozenset({"exclusive", "again", "skipped", "inherited"})
 """What is done is done again, and notes, claims and parked tasks are lost."""
 
 DROPS = frozenset({"skipped"})
-"""The message of a start whose answer was lost comes again before its lease has ended, and before
-it was withdrawn: then it is taken for a duplicate."""
+"""The message of a start whose answer was lost, or came too late, comes again before its lease has
+ended, and before it was withdrawn: then it is taken for a duplicate."""
 
 NO_TOKEN = frozenset({"fence", "starved"})
 """What Redlock does not promise: it has no fencing token, and serves waiters in no order."""
@@ -173,11 +173,10 @@ PROMISES = (
         for nemesis in (LOSE, RESTART, PAUSE, TOGETHER)
     ),
     *(Promise(nemesis, kind) for kind in (Ticks, Notes) for nemesis in PLAIN),
-    *(Promise(nemesis, kind) for kind in TASKS for nemesis in (KILL, STOP)),
     *(
-        Promise(nemesis, kind, DROPS, "a start of which nobody has heard counts as one that runs")
+        Promise(nemesis, kind, DROPS, "a start of which nobody heard in time counts as a run")
         for kind in TASKS
-        for nemesis in (LOSE, RESTART, PAUSE, TOGETHER)
+        for nemesis in PLAIN
     ),
     *(Promise(EMPTY, kind, FORGETS, "what was done is forgotten") for kind in RULES),
 )
