@@ -111,8 +111,7 @@ def nothing_remains(redis: Redis, places: dict[str, Place]) -> None:
     assert not held_up(places.values())
     gc.collect()  # what a traceback keeps in a cycle may owe a release
     eventually(settled)
-    # Of few places, two may be such ones by chance.
-    assert len(left(redis, places)) <= max(2, len(places) * 0.04)
+    assert len(left(redis, places)) <= len(places) * 0.04
     for name in living(places):
         assert (places[name].function, places[name].kind) == ("Entered.__exit__", BEGINNING)
     kept_locks.clear()
