@@ -311,9 +311,10 @@ class Call:
         # A task that begins before the commit does not see what the transaction writes, and one
         # that waits for the commit may never come. So nothing is decided before.
         conflict = self._ask("", 0.0)
-        handle = None if id is None else self.guarded.queue.handle(self.guarded.task, id)
         if conflict is not None and conflict.sent and not self._replaces(conflict):
             handle = self._instead(conflict)
+        else:
+            handle = None if id is None else self.guarded.queue.handle(self.guarded.task, id)
         where, replaces = (connection, self.named.keys.lock), self.rule.on_conflict == "replace"
         commit = _commits.get(where)
         if commit is None or commit.ticket:
