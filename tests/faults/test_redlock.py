@@ -583,9 +583,7 @@ def test_a_majority_that_hangs(api: Api, nodes: Nodes, monkeypatch: pytest.Monke
     api.release(api.acquire(lock(), wait=PATIENCE))
 
 
-def test_a_minority_is_given_back(
-    api: Api, nodes: Nodes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_minority_is_given_back(api: Api, nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     """A caller that gets two of five, since others have the rest, holds none of them afterwards.
     If all have answered, no server remembers it: each of many tries would leave its token on
     every server."""
