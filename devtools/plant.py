@@ -944,9 +944,15 @@ FAULTS = [
     ),
     Fault(
         "tasks: a call counts on a message that was never sent",
-        "not retry and (self._replaces(conflict) or not conflict.sent):",
-        "not retry and self._replaces(conflict):",
-        TASKS,
+        "while conflict is not None and not (conflict.sent or retry):",
+        "while False:",
+        f"{TASKS} -k 'waits_for_that or killed'",
+    ),
+    Fault(
+        "tasks: a call replaces one that is being queued",
+        "math.abs(now - at) >= ARGV[12] * 1000 then",
+        "true then",
+        f"{TASKS} -k 'waits_for_that or two_calls'",
     ),
     Fault(
         "tasks: a call in a transaction counts on a task that begins before the commit",
@@ -993,9 +999,15 @@ FAULTS = [
     ),
     Fault(
         "tasks: a duplicate runs",
-        "if select(3, all_runs())[id] then return answer(limit, {3, 0}) end\n",
-        "",
+        "if select(3, all_runs())[id] then\n",
+        "if false then\n",
         TASKS,
+    ),
+    Fault(
+        "tasks: a message that comes again just after a kill is dropped",
+        "  if message ~= '' then keep() end\n  return answer(limit, {3, 0})\n",
+        "  return answer(limit, {3, 0})\n",
+        f"{TASKS} -k duplicate",
     ),
     Fault(
         "tasks: what was replaced runs",

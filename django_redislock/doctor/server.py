@@ -80,7 +80,6 @@ HARMLESS = {name: words for words, names in _COMMANDS.items() for name in names.
 """Arguments with which each command that locks need does nothing."""
 
 WRITING = {
-    "hsetnx": "return redis.call('HSETNX', KEYS[1], '-', '')",
     "lpush": "return redis.call('LPUSH', KEYS[1], '-')",
     "rpush": "return redis.call('RPUSH', KEYS[1], '-')",
     "sadd": "return redis.call('SADD', KEYS[1], '-')",

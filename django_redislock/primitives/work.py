@@ -13,7 +13,7 @@ that run.
     confirmed, for long, with the id that the queue has given; only if it is still that claim,
     since a fast worker may have begun and even ended the task meanwhile. Until the queue has given
     an id, a ticket stands for it. A caller may be killed in between, so a call that meets a claim
-    without confirmation waits for that, and after a moment takes its place.
+    without confirmation waits for that. A claim that is not confirmed soon is over.
 5.  The start of a task takes its permit and frees its claim in one step, so one more call may be
     queued from then on, and none is lost: what it wants done was written before the task began. In
     a transaction it is written by the COMMIT, so the name is claimed after that.
@@ -170,18 +170,20 @@ class Work:
         message: bytes = b"",
         over: str = "",
         sent: bool = False,
+        within: float,
     ) -> TaskConflict | None:
         """Claim the name for the message `id`, for `lives` seconds; 0: only look. None: claimed.
 
         `alone`: a running task is a conflict, too. `settle`: it is due after so many seconds, and
         at most so many after the first call; 0: without such a limit. `over` is the waiting
-        message that is replaced. `sent`: the message is in the queue already. Asks twice when the
+        message that is replaced. `sent`: the message is in the queue already. A claim that is
+        older than `within` seconds, and not known to be sent, is over. Asks twice when the
         connection is lost. Raises `LockUnavailable`.
         """
         due = "" if settle is None else "|".join(str(milliseconds(one)) for one in settle)
         args: list[Word] = [
             *(tokens.word(), id, says, milliseconds(lives), int(alone), message, due, over),
-            *(keys.name, self.limit, int(sent)),
+            *(keys.name, self.limit, int(sent), milliseconds(within)),
         ]
         name = keys.unscoped or keys.name
 

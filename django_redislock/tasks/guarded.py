@@ -19,7 +19,6 @@ from django.db import connections
 
 from ..base import people, tokens
 from ..base.callables import call, written
-from ..base.clock import now
 from ..base.exceptions import LeaseLost, LockUnavailable
 from ..lease import claims, notes
 from ..lease.holds import Hold
@@ -37,9 +36,10 @@ from .upkeep import upkeep
 logger = logging.getLogger("django_redislock")
 
 SENT_WITHIN = 1.0
-"""Seconds after which a call takes the place of one whose message is not known to be sent."""
-PAUSE = 0.005
-"""Seconds after which it looks again for the first time."""
+"""Seconds after its claim within which a call is known to have sent its message, or counts as one
+that was killed."""
+PAUSE = 0.005, 0.1
+"""Seconds after which another call looks again: for the first time, and at most."""
 MOST = 64 * 1024
 """Bytes of a message, or of arguments, that are kept in Redis."""
 
@@ -229,10 +229,11 @@ class Guarded:
         except NotBegun as start:
             if start.why == "early":
                 self.send_again(id, message, names, start.seconds)
-            elif start.why == "parked":
-                if not kept:
-                    raise self._too_large(text) from start
-                named.tell("parked", id)
+            elif start.why in ("parked", "duplicate"):
+                if start.why == "parked":
+                    if not kept:
+                        raise self._too_large(text) from start
+                    named.tell("parked", id)
                 upkeep().add(named.keys.lock, lambda: sweep(named).left > 0, named.plan.ttl)
             return instead(start)
         finally:
@@ -340,12 +341,13 @@ class Call:
         """Claim the name, if it is free. A `retry` may come while its own attempt runs. Raises
         `LockUnavailable`."""
         ask: Callable[..., TaskConflict | None] = partial(self._ask, id, lives, text, retry=retry)
-        conflict, pause, give_up = ask(), PAUSE, now() + SENT_WITHIN
+        conflict = ask()
+        pause, longest = PAUSE
         # Its caller may be killed, or its queue refuse it. Then nobody may count on it.
-        while conflict is not None and not (conflict.sent or retry or now() > give_up):
+        while conflict is not None and not (conflict.sent or retry):
             time.sleep(pause)
-            conflict, pause = ask(), 2 * pause
-        if conflict is not None and not retry and (self._replaces(conflict) or not conflict.sent):
+            conflict, pause = ask(), min(2 * pause, longest)
+        if conflict is not None and not retry and self._replaces(conflict):
             replaced, conflict = conflict, ask(over=conflict.id)
             if conflict is None:
                 self.named.tell("replaced", replaced.id)
@@ -370,6 +372,7 @@ class Call:
             message=text,
             over=over,
             sent=retry,
+            within=SENT_WITHIN,
         )
         try:
             return run(its)

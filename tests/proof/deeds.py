@@ -375,13 +375,12 @@ def handed_on(history: History, terms: Terms) -> Iterator[Problem]:
 
 def none_lost(history: History, terms: Terms) -> Iterator[Problem]:
     """Never more tasks of a name run than may. After each call that was answered its task begins,
-    or another one of its name; and of a unique name one task waits."""
+    or another one of its name, and runs to its end; and of a unique name one task waits."""
     for item, attempts in _by(history, int).items():
         runs = [one for one in attempts if "run" in one.about]
         yield from (Problem("exclusive", what) for what in overlaps(_granted(runs), terms.places))
-        # The queue of a task that could not begin tries again, and so it does after a kill. But a
-        # kill may come just after the server has let it begin.
-        begun = [one for one in runs if one.granted or not one.outcome]
+        # The queue of a task that could not begin tries again, and so it does after a kill.
+        ended = [one for one in runs if one.granted and one.given is not None]
         calls = [one for one in attempts if "call" in one.about and one.granted]
         own = {one.about["got"]: one for one in calls if one.about["got"] == one.about["call"]}
         for call in calls:
@@ -389,10 +388,10 @@ def none_lost(history: History, terms: Terms) -> Iterator[Problem]:
             if not any(
                 one.about["run"] == got
                 if got == call.about["call"]
-                else (one.answered or one.killed or math.inf) >= call.asked
-                for one in begun
+                else one.valid_from >= call.asked
+                for one in ended
             ):
-                what = f"{call} of the task {item} got {got}, and no run began then"
+                what = f"{call} of the task {item} got {got}, and no run has ended since"
                 yield Problem("skipped", what)
         if terms.places == 1:
             firsts = {

@@ -137,10 +137,6 @@ AGAIN = frozenset({"again"})
 FORGETS = frozenset({"exclusive", "again", "skipped", "inherited"})
 """What is done is done again, and notes, claims and parked tasks are lost."""
 
-DROPS = frozenset({"skipped"})
-"""The message of a start whose answer was lost, or came too late, comes again before its lease has
-ended, and before it was withdrawn: then it is taken for a duplicate."""
-
 NO_TOKEN = frozenset({"fence", "starved"})
 """What Redlock does not promise: it has no fencing token, and serves waiters in no order."""
 
@@ -172,12 +168,7 @@ PROMISES = (
         Promise(nemesis, Once, AGAIN, "done again if Redis did not hear in time that it was done")
         for nemesis in (LOSE, RESTART, PAUSE, TOGETHER)
     ),
-    *(Promise(nemesis, kind) for kind in (Ticks, Notes) for nemesis in PLAIN),
-    *(
-        Promise(nemesis, kind, DROPS, "a start of which nobody heard in time counts as a run")
-        for kind in TASKS
-        for nemesis in PLAIN
-    ),
+    *(Promise(nemesis, kind) for kind in (Ticks, Notes, *TASKS) for nemesis in PLAIN),
     *(Promise(EMPTY, kind, FORGETS, "what was done is forgotten") for kind in RULES),
 )
 

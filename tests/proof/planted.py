@@ -269,6 +269,20 @@ def call_lost(history: History, dice: random.Random, kind: Kind) -> bool:
     return bool(queued)
 
 
+def killed_once(history: History, dice: random.Random, kind: Kind) -> bool:
+    """The worker of a task is killed, and the task does not come again."""
+    runs: dict[str, list[Attempt]] = {one.about["got"]: [] for one in _queued(history)}
+    for one in history.attempts:
+        if one.about.get("run") in runs:
+            runs[one.about["run"]].append(one)
+    ran = [its for its in runs.values() if any(one.granted for one in its)]
+    for one in dice.choice(ran) if ran else []:
+        if one.granted:
+            one.given, one.returned, one.release = None, None, ""
+            one.killed = one.valid_from + QUICK
+    return bool(ran)
+
+
 def two_wait(history: History, dice: random.Random, kind: Kind) -> bool:
     """A call queues a task although another one of its name waits."""
     found = [
@@ -294,11 +308,13 @@ DEEDS: dict[Kind, dict[str, Fault]] = {
     Unique: {
         "a second task of a name that runs": run_beside,
         "a call that no task follows": call_lost,
+        "a killed task that does not come again": killed_once,
         "a second task of a name that waits": two_wait,
     },
     Limited: {
         "a task more than the limit": run_beside,
         "a call whose task is lost": call_lost,
+        "a killed task that is lost": killed_once,
     },
 }
 """Those of kinds that are more than a lock."""

@@ -7,8 +7,9 @@ from urllib.parse import urlsplit
 
 from celery import Celery, current_task, shared_task
 
+from django_redislock.tasks import unique
 from tests.tasks.defining import define
-from tests.tasks.events import Flaky, broker_url
+from tests.tasks.events import Flaky, broker_url, work
 
 SOCKET = urlsplit(broker_url()).path
 app = Celery(
@@ -31,7 +32,18 @@ def flaky(function: Any) -> Any:
     return shared_task(autoretry_for=(Flaky,), max_retries=2, default_retry_delay=0.05)(function)
 
 
-globals().update(define(__name__, shared_task, flaky, lambda: str(current_task.request.id)))
+def current_id() -> str:
+    return str(current_task.request.id)
+
+
+globals().update(define(__name__, shared_task, flaky, current_id))
+
+
+@unique("late:{pk}", ttl=3)
+@shared_task(acks_late=True, reject_on_worker_lost=True)
+def late(pk: str) -> None:
+    """One that Celery delivers again as soon as its process has been killed."""
+    work("late", pk, 0, True, 0.0, current_id())
 
 
 @shared_task

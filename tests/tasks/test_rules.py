@@ -462,6 +462,43 @@ def test_a_caller_that_was_killed(
     assert redis.pttl(CLAIM) > 30_000
 
 
+@pytest.mark.parametrize("on_conflict", ["existing", "replace"])
+def test_two_calls_after_a_kill(
+    reindex: Task,
+    others: Others,
+    waits: threading.Event,
+    monkeypatch: pytest.MonkeyPatch,
+    done: Done,
+    on_conflict: Any,
+) -> None:
+    """One takes the place of the call that was killed, and the other one waits for it, although
+    its own patience with the first one is over."""
+    unique("reindex:{pk}", on_conflict=on_conflict)(reindex)
+    with monkeypatch.context() as patch:
+        patch.setattr(reindex, "put", raises(SystemExit))
+        patch.setattr(work, "confirm", raises(SystemExit))
+        with pytest.raises(SystemExit):
+            reindex.enqueue(7, "killed")
+    put, slow = reindex.put, iter([True])
+
+    def wait_for_the_other(*args: Any) -> Any:
+        if next(slow, False):
+            waits.clear()
+            assert waits.wait(PATIENCE)
+        waits.set()
+        return put(*args)
+
+    monkeypatch.setattr(reindex, "put", wait_for_the_other)
+    other = others.submit(reindex.enqueue, 7, "other")
+    handles = {reindex.enqueue(7, "this"), other.result(PATIENCE)}
+    backlog = reindex.backlog
+    assert {one.id for one in backlog.messages} >= {one.id for one in handles}
+    while backlog.messages:
+        backlog.work()
+    assert len(done) == 1
+    assert backlog.starts == (["replaced"] if on_conflict == "replace" else [])
+
+
 def test_a_slow_caller(
     reindex: Task, monkeypatch: pytest.MonkeyPatch, others: Others, done: Done
 ) -> None:
@@ -819,8 +856,8 @@ def test_more_than_all_permits(done: Done) -> None:
     assert done == [1, 2]
 
 
-def test_a_duplicate_does_not_run_beside(reindex: Task, done: Done) -> None:
-    """A message that the queue delivers again, while it runs, is dropped."""
+def test_a_duplicate_does_not_run_beside(reindex: Task, done: Done, redis: Redis) -> None:
+    """A message that the queue delivers again, while it runs, is dropped at the end of the run."""
     limited("reindex", 5)(reindex)
     reindex.enqueue(7)
     (message,) = reindex.backlog.messages
@@ -828,6 +865,35 @@ def test_a_duplicate_does_not_run_beside(reindex: Task, done: Done) -> None:
     reindex.backlog.work()
     assert done == [7]
     assert reindex.backlog.starts == ["duplicate"]
+    assert reindex.backlog.messages == []
+    assert redis.keys("redislock:{task:reindex}:messages") == []
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_a_duplicate_of_a_killed_worker(
+    reindex: Task, done: Done, redis: Redis, large: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The queue delivers a message again while the lease of the killed worker still lives. It runs
+    when that has ended, unless it was too large to be kept."""
+    unique("reindex:{pk}", ttl=1)(reindex)
+    if large:
+        monkeypatch.setattr(guarded, "MOST", 10)
+    reindex.enqueue(7)
+    (message,) = reindex.backlog.messages
+
+    def inside() -> None:
+        elsewhere(lambda: reindex.backlog.work(message))
+        assert reindex.backlog.starts == ["duplicate"]
+        assert reindex.backlog.messages == []
+        _kill(redis, "task:reindex:7")
+        eventually(lambda: large or reindex.backlog.messages)  # without a call
+
+    _hold(reindex, done, inside)
+    with pytest.raises(Exception, match="lost"):
+        reindex.backlog.work()
+    while reindex.backlog.messages:
+        reindex.backlog.work()
+    assert done == ([7] if large else [7, 7])
 
 
 def test_unique_and_limited(done: Done, renames: bool, redis: Redis) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import os
+import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -228,6 +230,21 @@ class TestFailures:
         queue.start()
         log.until(lambda: 1 in items(log, pk), again=lambda: queue.call(queue.tasks.shared, pk, 1))
         assert all(event.id != first for event in log.of("begin", pk)[1:])
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("started", ["celery-prefork"], indirect=True)
+    def test_a_killed_task_that_comes_again(self, queue: Any, log: Log, pk: str) -> None:
+        """Celery delivers it again while the lease of the killed process lives. It runs when that
+        has ended, and to its end."""
+        queue.call(queue.tasks.late, pk)
+        (killed,) = log.wait("begin", pk)
+        os.kill(killed.pid, signal.SIGKILL)
+        _, again = log.wait("begin", pk, count=2)
+        assert again.id == killed.id
+        log.open(pk)
+        log.wait("end", pk)
+        finish(queue, log, pk)
+        assert items(log, pk) == [0, 0]
 
     @pytest.mark.parametrize("name", ["flaky", "flaky_report"])
     def test_a_retry(self, queue: Queue, log: Log, pk: str, name: str) -> None:

@@ -17,7 +17,8 @@
 --                        arguments of the last call, if there were several, and the note that it takes
 --                        over, if one runs at a time
 --          {2, 0}        it was parked; or it waits until it can be tried again
---          {3, 0}        another delivery of this message runs
+--          {3, 0}        another delivery of this message runs. This one is kept until that has ended, and
+--                        is the next one if its process was killed
 --          {4, 0}        it was replaced, and must not run
 --          {5, wait ms}  it is not due yet
 --          {-2, kind}    the name is held as another kind of lock
@@ -30,6 +31,7 @@ local limit, weight, mark, message = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[
 local begun, withdrawn = KEYS[14], KEYS[17]
 local text = weight .. mark .. message
 local function found() return limit == 1 and inherited() or false end
+local function keep() redis.call('HSET', messages, id, text, since(id), integer(now)) end
 
 expire()
 if ends_of(token) then
@@ -45,7 +47,10 @@ local held = held_as()
 if differs('task', held) then return {-2, held, {}, 0} end
 heal()
 if redis.call('DEL', withdrawn) == 1 then return answer(limit, {4, 0}) end
-if select(3, all_runs())[id] then return answer(limit, {3, 0}) end
+if select(3, all_runs())[id] then
+  if message ~= '' then keep() end
+  return answer(limit, {3, 0})
+end
 local waiting, due = unpack(redis.call('HMGET', claim, 'id', 'due'))
 -- A retry may have an id of its own, that of its message with a colon and a number, and its claim that of an
 -- attempt that could not begin.
@@ -65,9 +70,7 @@ if first and (others == 0 or others + weight <= limit) then
     redis.call('SADD', begun, id)
     redis.call('PEXPIRE', begun, 2 * SENDING / 1000)
   end
-  if ARGV[9] == '1' and message ~= '' then
-    redis.call('HSET', messages, id, text, since(id), integer(now))
-  end
+  if ARGV[9] == '1' and message ~= '' then keep() end
   local latest = false
   if own_claim or waiting and string.sub(waiting, 1, 1) == TICKET then
     latest = redis.call('HGET', claim, 'message')
@@ -82,8 +85,8 @@ end
 if own then
   -- The limit has changed, or another message has begun with its permit.
   redis.call('LPUSH', parked, id)
-elseif message ~= '' and redis.call('HSETNX', messages, id, text) == 1 then
-  redis.call('HSET', messages, since(id), integer(now))
+elseif message ~= '' and redis.call('HEXISTS', messages, id) == 0 then
+  keep()
   redis.call('RPUSH', parked, id)
 end
 return answer(limit, {2, 0})

@@ -13,6 +13,7 @@
 --          9 name     for lists
 --          10 limit
 --          11 sent    1: the message is in the queue already. Else 0.
+--          12 within  ms: a claim that is older, and whose message is not known to be there, is over
 -- Returns  {1, promoted, healed}                     claimed, or free
 --          {0, id, says, at µs, sent, promoted, healed}  that message waits in the queue, or is parked; sent
 --                                                    is 0 if it is not known to be there yet
@@ -43,6 +44,8 @@ local waiting, its_says, at, first, is_sent = unpack(
   redis.call('HMGET', claim, 'id', 'says', 'at', 'first', 'sent')
 )
 if waiting == id then return answer(limit, {1}) end
+-- Also one of the future: the clock was set back.
+if waiting and not is_sent and math.abs(now - at) >= ARGV[12] * 1000 then waiting = nil end
 if waiting and waiting == over then
   -- One of which it was not known may have been sent after all, and its caller has its handle: it runs.
   if is_sent then
