@@ -111,7 +111,8 @@ def nothing_remains(redis: Redis, places: dict[str, Place]) -> None:
     assert not held_up(places.values())
     gc.collect()  # what a traceback keeps in a cycle may owe a release
     eventually(settled)
-    assert len(left(redis, places)) <= len(places) * 0.04
+    # Where every seventh place is tried, chance decides how many of the few are among them.
+    assert len(left(redis, places)) <= 1 + len(places) * 0.04
     for name in living(places):
         assert (places[name].function, places[name].kind) == ("Entered.__exit__", BEGINNING)
     kept_locks.clear()
