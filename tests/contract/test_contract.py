@@ -108,7 +108,7 @@ def those(wanted: Callable[[Kind], bool]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("kind", chosen.values(), ids=chosen, indirect=True)
 
 
-LASTING = re.compile(r":clock$|:history$|:index$|:gone:|:process:")
+LASTING = re.compile(r":clock$|:history$|:index$|:gone:|:missed_wakeups$|:process:")
 
 
 def keys(redis: Redis) -> set[str]:

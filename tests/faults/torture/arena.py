@@ -36,7 +36,7 @@ CLOCK = b"redislock:clock"
 """The last fencing token, which is to stay."""
 INDEX = b"redislock:index"
 """It forgets a lease that has ended by itself when others are written down a minute later."""
-UNTOLD = b"redislock:missed_wakeups"
+MISSED = b"redislock:missed_wakeups"
 """How many handovers no message announced: a process that is stopped may read one too late."""
 GUARD = b"redislock:guard"
 """Since when nothing was lost, if locks wait after a loss."""
@@ -163,7 +163,7 @@ def _look(plan: Plan, path: Path, site: Site) -> None:
         with Redis.from_url(server.url) as redis:
             there = redis.keys("*")
             lasting = {key for key in there if redis.ttl(key) == -1}
-            left += [key.decode() for key in lasting - {CLOCK, INDEX, UNTOLD, GUARD}]
+            left += [key.decode() for key in lasting - {CLOCK, INDEX, MISSED, GUARD}]
             if INDEX in there:
                 # The lease may have ended before its release.
                 seconds, micro = redis.time()
