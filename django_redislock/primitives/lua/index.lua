@@ -1,11 +1,15 @@
 -- Part: the index of locks. It has the locks that were held for a second, and those for which somebody
 -- waits: nobody could have read a line about the others.
 --
--- Gives  enlist(ends)    list the lock; its lease ends at that time, ms
+-- KEYS   1 the first lock
+-- Gives  CLUSTER         on a cluster, no node knows who listens at another node, and there is no index
+--        enlist(ends)    list the lock; its lease ends at that time, ms
 --        list(value, pttl)  list the lock of a mutex that has this value, since somebody waits for it
 --        unlist()        remove the lock
 --        unlist_ended()  remove locks whose leases have ended without a release: nobody else does it
--- luacheck: read globals now integer lock index CLUSTER MINUTE MOST mark_of VALUE
+-- luacheck: read globals now integer lock index MINUTE MOST mark_of VALUE
+
+local CLUSTER = index == KEYS[1]
 
 local function enlist(ends)
   if not CLUSTER then redis.call('ZADD', index, integer(ends), lock) end

@@ -15,16 +15,9 @@
 --        7 clock    string   the last fencing token given at this server; on a cluster, given for
 --                            this lock
 -- ARGV   1 token    32 characters; the answer begins with it
--- Gives  these names; CLUSTER; MOST
+-- Gives  these names
 
 local lock, queue, waiters, history, gone, index, clock =
   KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local token = ARGV[1]
 local noted = ''  -- only a mutex has notes
-
--- Redis serves nobody else while a script runs. So each script deals with so many entries of a
--- queue, of expired holders or of the index, and leaves the others to the next script.
-local MOST = 1000
-
--- On a cluster, no node knows who listens at another node, and there is no index.
-local CLUSTER = index == lock

@@ -14,9 +14,6 @@ local lock, queue, waiters, history, gone, noted = unpack(KEYS, 1, 6)
 local index, clock = KEYS[6 * LOCKS + 1], KEYS[6 * LOCKS + 2]
 local token = ARGV[1]
 
-local MOST = 1000
-local CLUSTER = index == lock
-
 local function turn_to(number)
   local before = 6 * (number - 1)
   lock, queue, waiters, history, gone, noted = unpack(KEYS, before + 1, before + 6)

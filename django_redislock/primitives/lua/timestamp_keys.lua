@@ -8,11 +8,7 @@
 --        4 index    zset    as in lock.lua
 --        5 gone     string  as in lock.lua
 -- ARGV   1 token    32 characters; the answer begins with it
--- Gives  these names; CLUSTER; MOST
+-- Gives  these names
 
 local lock, beside, history, index, gone = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local token = ARGV[1]
-
--- As in lock.lua.
-local MOST = 1000
-local CLUSTER = index == lock
