@@ -90,6 +90,7 @@ from .contract import (
     Grant,
     Port,
     Refusal,
+    Refusals,
     Request,
     Sight,
     batches,
@@ -257,17 +258,28 @@ async def _give_back(
 
 
 async def extend(
-    port: Port, claims: Sequence[Claim], ttls: Sequence[float]
-) -> list[Refusal | None]:
-    """Let leases live for these times from now, with all their names. None: extended.
+    port: Port, claims: Sequence[Claim], ttls: Sequence[float], *, permits: bool = False
+) -> Refusals:
+    """Let leases live for these times from now, with all their names. None: extended. Of those
+    that are not held, it is asked in a second request why.
 
     Raises `LockUnavailable`: nothing is known of any of them.
     """
     store = another_ttl(claims, ttls)
 
-    async def some(batch: list[tuple[int, Keys]]) -> list[Refusal | None]:
+    async def extend_each(held: Sequence[Held], *, why: bool = False) -> Refusals:
+        request = extension(held, store=store, permits=permits, why=why)
+        return await ask(port, verdicts(len(held)), *request)
+
+    async def some(batch: list[tuple[int, Keys]]) -> Refusals:
         held = [(its, claims[number].token, ttls[number]) for number, its in batch]
-        return await extend_all(port, held, store=store)
+        found = await extend_each(held)
+        refused = [number for number, refusal in enumerate(found) if refusal is not None]
+        if refused:
+            answer = await extend_each([held[number] for number in refused], why=True)
+            for number, refusal in zip(refused, answer, strict=True):
+                found[number] = refusal
+        return found
 
     return await of_all_names(port, claims, some)
 
@@ -279,25 +291,6 @@ Held = tuple[Keys, str, float]
 def another_ttl(claims: Sequence[Claim], ttls: Sequence[float]) -> bool:
     """Return whether a lease gets another ttl than it had, which is then written at its lock."""
     return any(claim.ttl != ttl for claim, ttl in zip(claims, ttls, strict=True))
-
-
-async def extend_all(
-    port: Port, held: Sequence[Held], *, store: bool, permits: bool = False
-) -> list[Refusal | None]:
-    """Let each token hold its keys for so many seconds from now. Of those that don't hold them, it
-    is asked in a second request why."""
-
-    async def extend(some: Sequence[Held], *, why: bool = False) -> list[Refusal | None]:
-        request = extension(some, store=store, permits=permits, why=why)
-        return await ask(port, verdicts(len(some)), *request)
-
-    found = await extend(held)
-    refused = [number for number, refusal in enumerate(found) if refusal is not None]
-    if refused:
-        answer = await extend([held[number] for number in refused], why=True)
-        for number, refusal in zip(refused, answer, strict=True):
-            found[number] = refusal
-    return found
 
 
 def extension(
@@ -336,7 +329,7 @@ async def put_back(
     deadlines: Sequence[float],
     *,
     withdrawn: bool = False,
-) -> list[Refusal | None]:
+) -> Refusals:
     """Let forgotten leases live for these times from now, unless their holders' deadlines have
     passed; with `withdrawn`, even if they were withdrawn. None: put back.
 
@@ -348,7 +341,7 @@ async def put_back(
     # Too early, if anything, by the time that the answer was on its way.
     ends = [now_us + round(1e6 * (deadline - heard)) for deadline in deadlines]
 
-    async def some(batch: list[tuple[int, Keys]]) -> list[Refusal | None]:
+    async def some(batch: list[tuple[int, Keys]]) -> Refusals:
         keys: list[str] = []
         args: list[str | int] = [tokens.word(), int(withdrawn)]
         for number, its in batch:
@@ -382,19 +375,20 @@ def _value(claim: Claim, keys: Keys) -> str:
     return f"{claim.token}+{fence}|{acquired}|{milliseconds(claim.ttl)}|{claim.says}"
 
 
-async def write_down(port: Port, claims: Sequence[Claim]) -> None:
+async def write_down(port: Port, claims: Sequence[Claim], *, permits: bool = False) -> None:
     """Write down leases that have been held for a while, in the index and in the history."""
     held = [(its, claim.token) for claim in claims for its in claim.names]
     for positions in batches(port, [its.lock for its, _ in held], MOST_AT_ONCE):
-        some = record_of([held[each] for each in positions])
+        some = record_of([held[each] for each in positions], permits=permits)
         await ask(port, whole, *some)
 
 
-def record_of(held: Sequence[tuple[Keys, str]]) -> Request:
+def record_of(held: Sequence[tuple[Keys, str]], *, permits: bool = False) -> Request:
     """Return the request that writes down that each token holds its keys."""
-    keys = [key for its, _ in held for key in (its.lock, its.history)]
+    script = "permits_write_down" if permits else "mutex_write_down"
+    keys = [key for its, _ in held for key in (its.lock, its.holders if permits else its.history)]
     args = [tokens.word(), *(token for _, token in held)]
-    return Request("mutex_write_down", [*keys, held[0][0].index], args)
+    return Request(script, [*keys, held[0][0].index], args)
 
 
 async def adopt(port: Port, token: str, claim: Claim) -> Grant | Refusal:

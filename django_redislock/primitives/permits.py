@@ -30,7 +30,6 @@ from ..base import tokens
 from ..base.people import Holder
 from . import mutex, queued
 from .contract import (
-    MOST_AT_ONCE,
     Claim,
     Grant,
     Outcome,
@@ -39,12 +38,11 @@ from .contract import (
     Refusals,
     Request,
     Sight,
-    batches,
     milliseconds,
     twice,
 )
 from .keys import Keys, Word
-from .scripts import ask, flag, refused, sight, text, whole
+from .scripts import ask, flag, refused, sight, text
 
 MANY = 1_000_000_000
 """Readers at a time: more than there can be."""
@@ -64,13 +62,13 @@ class Permits:
     limit: int
     unfenced: ClassVar[str] = ""
 
-    def taking(self, claim: Claim) -> Request:
+    def taking(self, claim: Claim) -> Request | None:
         its, ttl = claim.keys, str(milliseconds(claim.ttl))
         args = [claim.token, ttl, claim.says, *map(str, self._wants)]
         keys = [*its.at_once(claim.token), its.holders, its.index.clock]
         return Request("permits_take", keys, args)
 
-    def dropping(self, claim: Claim) -> Request:
+    def dropping(self, claim: Claim) -> Request | None:
         its = claim.keys
         return Request("permits_drop", [its.lock, its.queue, its.holders], [claim.token])
 
@@ -84,17 +82,11 @@ class Permits:
 
     async def extend(self, port: Port, claims: Sequence[Claim], ttls: Sequence[float]) -> Refusals:
         """As `mutex.extend`."""
-        held = [(claim.keys, claim.token, ttl) for claim, ttl in zip(claims, ttls, strict=True)]
-        store = mutex.another_ttl(claims, ttls)
-        return await mutex.extend_all(port, held, store=store, permits=True)
+        return await mutex.extend(port, claims, ttls, permits=True)
 
     async def write_down(self, port: Port, claims: Sequence[Claim]) -> None:
         """As `mutex.write_down`."""
-        for positions in batches(port, [claim.keys.lock for claim in claims], MOST_AT_ONCE):
-            some = [claims[each] for each in positions]
-            keys = [key for claim in some for key in (claim.keys.lock, claim.keys.holders)]
-            words = [tokens.word(), *(claim.token for claim in some)]
-            await ask(port, whole, "permits_write_down", [*keys, some[0].keys.index], words)
+        await mutex.write_down(port, claims, permits=True)
 
     async def adopt(self, port: Port, token: str, claim: Claim) -> Grant | Refusal:
         script = queued.Script("permits_adopt", claim.keys.permits(token), self._wants)
