@@ -82,7 +82,7 @@ def once(world: World, name: str, wait: float | None) -> None:
             await mutex.release(port, claim)
             return "found"
         await Pause("work")
-        refusal = await record.write(port, claim, name.encode(), None, held=True)
+        refusal = await record.write(port, claim, name.encode(), None)
         await mutex.release(port, claim)
         return "done" if refusal is None else "lost"
 

@@ -170,7 +170,7 @@ class Completion:
 
     async def begin(self, port: Port, value: bytes) -> None:
         """Write a first record, before the work. Raises `LeaseLost`, `LockUnavailable`."""
-        refusal = await record.write(port, self.lease._claim, value, self._ttl, held=True)
+        refusal = await record.write(port, self.lease._claim, value, self._ttl)
         if refusal is not None:
             raise refusal.error(self.lease.name)
 
@@ -216,7 +216,7 @@ class Completion:
 
 
 def write_at_release(lease: Lease, value: bytes, ttl: float | None, *, held: bool) -> None:
-    """Let the release of `lease` write its record, as `record.write` says."""
+    """Let the release of `lease` write its record, as `Result` says."""
     recorded = lease._claim.primitive
     assert isinstance(recorded, Recorded)
     recorded.result = Result(value, ttl, held)

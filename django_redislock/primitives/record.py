@@ -44,17 +44,15 @@ async def read(port: Port, keys: Keys) -> bytes | None:
     return await twice(lambda: ask(port, maybe, "record_get", [keys.record], [tokens.word()]))
 
 
-async def write(
-    port: Port, claim: Claim, value: bytes, ttl: float | None, *, held: bool
-) -> Refusal | None:
-    """Keep `value` for `ttl` seconds (None: without an end). None: written.
+async def write(port: Port, claim: Claim, value: bytes, ttl: float | None) -> Refusal | None:
+    """Keep `value` for `ttl` seconds (None: without an end), if `claim` holds the lock. None:
+    written.
 
-    With `held`, only while `claim` holds the lock; else also if its lease has ended and nobody
-    else has taken the lock. Raises `LockUnavailable`; it may be repeated.
+    Raises `LockUnavailable`; it may be repeated.
     """
     keys = claim.keys
     its_keys = [keys.record, keys.lock, keys.gone(claim.token)]
-    args = [claim.token, value, milliseconds_of(ttl), int(held)]
+    args = [claim.token, value, milliseconds_of(ttl)]
     return await twice(lambda: ask(port, refused, "record_write", its_keys, args), claim)
 
 
