@@ -476,10 +476,10 @@ script("a withdrawal is forgotten", "mutex_give_back", "if withdraw and not why"
 script("all waiters are at home", "queue", "inbox == own_inbox", "(own_inbox or '') ~= ''")
 script("barging in", "mutex_ask", "not values[i] and waited[i] then", "false then")
 TAKES = "unpack(keys, 1, #keys - 1)) == 0"
-script("taking past the queue", "mutex_take", TAKES, "keys[1], keys[3]) == 0")
-script("taking after the tombstone", "mutex_take", TAKES, "keys[1], keys[2]) == 0", Network)
+script("taking past the queue", "take", TAKES, "keys[1], keys[3]) == 0")
+script("taking after the tombstone", "take", TAKES, "keys[1], keys[2]) == 0", Network)
 script("tickets do not count", "mutex_acquire", "ARGV[4], ARGV[5])", "ARGV[4], '')")
-script("a waiter is told of a clearing", "mutex_clear", "if mark ~= '?' then", "if true then")
+script("a waiter is told of a clearing", "clear", "if mark == '?' then", "if false then")
 script("nobody pauses", "mutex_guard", "if not left then", "if true then", AfterLoss)
 script("the pause is too short", "guard", "left = ttl -", "left = ttl / 2 -", AfterLoss)
 script("no guard is written", "guard", "redis.call('SET', guard, integer(now))", "", AfterLoss)

@@ -1,4 +1,4 @@
--- Part: the key of the ledger, in a script for one job.
+-- Part: the key of the ledger. A script for several jobs sets it for one after the other.
 --
 -- KEYS   the last one
 -- Gives  ledger

@@ -10,24 +10,14 @@
 --          6 ttl     ms
 --          7 says    owner|label
 -- Returns  1 cleared, 0 it changed hands or was free already
--- luacheck: read globals lock gone token_of parts_of unlist outlives grant hand_over
--- luacheck: read globals write_end
+-- luacheck: read globals lock gone token_of parts_of unlist grant hand_over tell_cleared
 
-local why, seen = ARGV[2] .. '|' .. ARGV[3], ARGV[4]
+local seen = ARGV[4]
 
 local value = redis.call('GET', lock)
-if not value then return 0 end
-local mark, fence, ttl, _
-if value ~= seen then
-  _, mark, fence, _, ttl = parts_of(value)
-  if not fence or token_of(value) ~= seen then return 0 end
-end
+if not value or value ~= seen and not (parts_of(value) and token_of(value) == seen) then return 0 end
 redis.call('DEL', lock)
--- A waiter that has not confirmed the lock does not know of it: it waits on, and is told nothing.
-if mark ~= '?' then
-  redis.call('SET', gone, 'cleared|' .. why, 'PX', outlives(ttl or 0))
-  if fence then write_end(value, 'cleared', '|' .. why) end
-end
+tell_cleared(gone, value)
 if ARGV[5] then
   grant(ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[6]), ARGV[7], '+')
 elseif not hand_over(grant) then

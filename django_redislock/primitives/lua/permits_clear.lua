@@ -7,10 +7,7 @@
 --          3 reason
 --          4 on      the tokens of the holders that the operator saw
 -- Returns  for each of these: 1 its permit was taken away, 0 it had none any more
--- luacheck: read globals parts_of outlives hand_over ends_of fits mark_of past drop expire
--- luacheck: read globals settle grant
-
-local why = ARGV[2] .. '|' .. ARGV[3]
+-- luacheck: read globals hand_over ends_of fits drop expire settle grant tell_cleared
 
 expire()
 local cleared = {}
@@ -18,13 +15,7 @@ for i = 4, #ARGV do
   cleared[i - 3] = 0
   if ends_of(ARGV[i]) then
     cleared[i - 3] = 1
-    local record = drop(ARGV[i])
-    -- A waiter that has not confirmed its permit does not know of it: it waits on, and is told nothing.
-    if not record or mark_of(record) ~= '?' then
-      local _, _, _, _, ttl = parts_of(record or '')
-      redis.call('SET', KEYS[i + 5], 'cleared|' .. why, 'PX', outlives(ttl or 0))
-      if record then past(record, 'cleared', '|' .. why) end
-    end
+    tell_cleared(KEYS[i + 5], drop(ARGV[i]) or '')
   end
 end
 hand_over(grant, nil, fits)

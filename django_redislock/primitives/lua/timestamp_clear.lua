@@ -7,9 +7,9 @@
 --          3 reason
 --          4 seen    the token of the holder that the operator saw, or the whole of an old client's value
 -- Returns  1 cleared, 0 it changed hands or was free already
--- luacheck: read globals lock beside gone parts_of token_of outlives unlist ours write_end
+-- luacheck: read globals lock beside gone token_of unlist ours tell_cleared
 
-local why, seen = ARGV[2] .. '|' .. ARGV[3], ARGV[4]
+local seen = ARGV[4]
 
 local value = redis.call('GET', lock)
 local holder = value and redis.call('HGET', beside, 'holder')
@@ -19,9 +19,7 @@ end
 redis.call('DEL', lock)
 unlist()
 if value ~= seen then
-  local _, _, _, _, ttl = parts_of(holder)
   redis.call('HDEL', beside, 'holder', 'until')
-  write_end(holder, 'cleared', '|' .. why)
-  redis.call('SET', gone, 'cleared|' .. why, 'PX', outlives(ttl))
+  tell_cleared(gone, holder)
 end
 return 1
