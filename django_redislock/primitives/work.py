@@ -44,6 +44,9 @@ TICKET = "?"
 """Begins an id that stands for one that the queue has not given yet."""
 SHORT = 30.0
 """Seconds that a claim lives until it is confirmed."""
+SENT_WITHIN = 1.0
+"""Seconds after its claim within which a call is known to have sent its message, or counts as one
+that was killed."""
 
 
 Why = Literal["parked", "duplicate", "replaced", "early"]
@@ -94,12 +97,10 @@ def keys_of(keys: Keys, token: str) -> list[str]:
     return [*keys.permits(token), *more, keys.tasks, keys.note]
 
 
-class Work:
+class Work(Permits):
     """The algorithm for the run of one message. Its lease is renewed and looked at as that of a
     semaphore is."""
 
-    kind = "task"
-    unfenced = ""
     taking = dropping = staticmethod(no_short_request)
 
     id = ""
@@ -113,16 +114,9 @@ class Work:
     healed = 0
 
     def __init__(self, limit: int, weight: int = 1, *, recover: bool = False) -> None:
-        permits = Permits(self.kind, limit)
-        self.extend, self.write_down, self.adopt = (
-            permits.extend,
-            permits.write_down,
-            permits.adopt,
-        )
-        self.holders, self.clear = permits.holders, permits.clear
-        self.limit, self.weight = limit, weight
-        self.recover = recover
-        """The message is kept until the end of the run."""
+        super().__init__("task", limit)
+        self.weight, self.recover = weight, recover
+        """`recover`: the message is kept until the end of the run."""
         self.promoted: list[tuple[str, bytes]] = []
         """The ids and texts of messages that have to be sent, since this run has begun or
         ended."""
@@ -138,7 +132,7 @@ class Work:
         keys = [*keys_of(its, claim.token), its.gone(self.id)]
         claim.sent = True
 
-        def read(sent: float, answer: Any) -> Grant | NotBegun:
+        def read(sent: float, answer: Any) -> Grant:
             match self._rest(answer):
                 case [-2, kind]:
                     raise queued.another_kind(its.name, claim, text(kind).decode())
@@ -146,16 +140,14 @@ class Work:
                     self.latest, claim.found = maybe(latest), maybe(note)
                     return Grant(whole(fence), instant(acquired_us), sent)
                 case [code, ms]:
-                    return NotBegun(its.name, _WHY[code], whole(ms) / 1000)
+                    begun = NotBegun(its.name, _WHY[code], whole(ms) / 1000)
+                    claim.sent = False  # so there is nothing to take back
+                    raise begun
             raise ValueError(answer)
 
-        begun = await twice(
+        return await twice(
             lambda: ask(port, partial(read, port.now()), "work_begin", keys, args), claim
         )
-        if isinstance(begun, NotBegun):
-            claim.sent = False  # so there is nothing to take back
-            raise begun
-        return begun
 
     async def claim(
         self,
@@ -170,20 +162,19 @@ class Work:
         message: bytes = b"",
         over: str = "",
         sent: bool = False,
-        within: float,
     ) -> TaskConflict | None:
         """Claim the name for the message `id`, for `lives` seconds; 0: only look. None: claimed.
 
         `alone`: a running task is a conflict, too. `settle`: it is due after so many seconds, and
         at most so many after the first call; 0: without such a limit. `over` is the waiting
         message that is replaced. `sent`: the message is in the queue already. A claim that is
-        older than `within` seconds, and not known to be sent, is over. Asks twice when the
+        older than `SENT_WITHIN`, and not known to be sent, is over. Asks twice when the
         connection is lost. Raises `LockUnavailable`.
         """
         due = "" if settle is None else "|".join(str(milliseconds(one)) for one in settle)
         args: list[Word] = [
             *(tokens.word(), id, says, milliseconds(lives), int(alone), message, due, over),
-            *(keys.name, self.limit, int(sent), milliseconds(within)),
+            *(keys.name, self.limit, int(sent), milliseconds(SENT_WITHIN)),
         ]
         name = keys.unscoped or keys.name
 

@@ -15,16 +15,14 @@ from kombu.serialization import dumps, loads, prepare_accept_content
 
 from ..base.exceptions import LockUnavailable
 from ..primitives.work import NotBegun
-from .guarded import Delivery, Guarded
+from .guarded import Delivery, Guarded, Queue
 
 _COUNTED_ON = ("group_id", "chord", "chain")
 """Options of a message that others count on: a chord whose member is dropped never ends."""
 
 
-class Celery:
+class Celery(Queue):
     """Tasks of `@shared_task` and `@app.task`."""
-
-    renamed = False
 
     def knows(self, task: object) -> bool:
         return hasattr(task, "apply_async") and hasattr(task, "signature_from_request")

@@ -13,7 +13,7 @@ from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
 from django.utils import timezone
 from django.utils.module_loading import import_string
 
-from .guarded import Delivery, Guarded
+from .guarded import Delivery, Guarded, Queue
 
 _SENT = ("priority", "queue_name", "backend")
 """What a message is sent again with."""
@@ -21,7 +21,7 @@ _OPTIONS = (*_SENT, "run_after")
 """What `Task.using` changes."""
 
 
-class DjangoTasks:
+class DjangoTasks(Queue):
     """Tasks of `@task`. The backend chooses the id of each, when it is sent again, too."""
 
     renamed = True
@@ -99,7 +99,7 @@ def _guarded_class(base: Any) -> Any:
             gate, backend = self.func.redislock_gate, self.get_backend()
 
             def send() -> tuple[Any, str]:
-                if gate.settles and not backend.supports_defer:
+                if gate.unique and gate.unique.settle and not backend.supports_defer:
                     raise TypeError(
                         f"settle needs a backend that can run a task later (supports_defer), and "
                         f"{self.backend!r} can't: leave settle out, or use another backend"

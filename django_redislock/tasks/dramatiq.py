@@ -12,7 +12,7 @@ from dramatiq.message import get_encoder
 from dramatiq.middleware import CurrentMessage, Middleware, SkipMessage
 
 from ..primitives.work import NotBegun
-from .guarded import Delivery, Guarded
+from .guarded import Delivery, Guarded, Queue
 
 
 class _Retries(Middleware):
@@ -26,10 +26,8 @@ class _Retries(Middleware):
             gate.enqueue(message.args, message.kwargs, lambda: (message, id), id=id, again=True)
 
 
-class Dramatiq:
+class Dramatiq(Queue):
     """Tasks of `@dramatiq.actor`."""
-
-    renamed = False
 
     def knows(self, task: object) -> bool:
         return isinstance(task, Actor)

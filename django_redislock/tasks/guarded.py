@@ -35,9 +35,6 @@ from .upkeep import upkeep
 
 logger = logging.getLogger("django_redislock")
 
-SENT_WITHIN = 1.0
-"""Seconds after its claim within which a call is known to have sent its message, or counts as one
-that was killed."""
 PAUSE = 0.005, 0.1
 """Seconds after which another call looks again: for the first time, and at most."""
 MOST = 64 * 1024
@@ -61,7 +58,7 @@ class Delivery(NamedTuple):
 class Queue(Protocol):
     """A task queue. `register` makes another one known."""
 
-    renamed: bool
+    renamed: bool = False
     """Whether a message gets a new id when it is sent again."""
 
     def knows(self, task: object) -> bool:
@@ -110,8 +107,6 @@ class Guarded:
     """That one of its rules which lets only one wait."""
     queued_for = QUEUED_FOR
     """Seconds that a message may wait in its queue."""
-    settles = False
-    """Whether a message may have to wait."""
 
     def __init__(self, queue: Queue, function: Callable[..., Any]) -> None:
         self.queue, self.function = queue, function
@@ -126,7 +121,6 @@ class Guarded:
             if self.unique is not None:
                 raise TypeError(f"{self.path} has two names by @unique: leave one of them out")
             self.unique, self.queued_for = rule, rule.queued_for
-            self.settles = rule.settle is not None
         self.rules.append(rule)
 
     # Enqueueing.
@@ -149,7 +143,7 @@ class Guarded:
         Returns the handle, or what `on_conflict` says. Raises `LockUnavailable`, `TaskConflict`.
         """
         if self.unique is not None and not again:
-            text = self.queue.dump(self.task, [args, kwargs]) if self.settles else b""
+            text = self.queue.dump(self.task, [args, kwargs]) if self.unique.settle else b""
             if len(text) > MOST:
                 raise self._too_large(text)
             return Call(self, self._named(args, kwargs), send).queue(id, text)
@@ -286,16 +280,12 @@ _commits: WeakValueDictionary[tuple[object, str], _Commit] = WeakValueDictionary
 """By connection and name. Only the calls that wait for a commit have references to it."""
 
 
-@dataclass
 class Call:
     """A call of a task that is unique."""
 
-    guarded: Guarded
-    names: Sequence[Named]
-    send: Send
-
-    def __post_init__(self) -> None:
-        self.named = next(one for one in self.names if isinstance(one.rule, Uniqueness))
+    def __init__(self, guarded: Guarded, names: Sequence[Named], send: Send) -> None:
+        self.guarded, self.names, self.send = guarded, names, send
+        self.named = next(one for one in names if isinstance(one.rule, Uniqueness))
         self.rule: Any = self.named.rule
         self.says = f"{people.owner(people.holder())}|{people.clean(people.of_caller())}"
 
@@ -372,7 +362,6 @@ class Call:
             message=text,
             over=over,
             sent=retry,
-            within=SENT_WITHIN,
         )
         try:
             return run(its)

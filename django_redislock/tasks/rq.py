@@ -18,16 +18,14 @@ from rq.job import Job
 
 from ..base.people import dotted_path
 from ..primitives.work import NotBegun
-from .guarded import Delivery, Guarded
+from .guarded import Delivery, Guarded, Queue
 
 _AGAIN = re.compile(r"-again\d+$")
 """The end of the id of a job that was parked: RQ keeps a result under the id of the first."""
 
 
-class RQ:
+class RQ(Queue):
     """Tasks of `@job`, whose `delay` enqueues them."""
-
-    renamed = False
 
     def knows(self, task: object) -> bool:
         delay = getattr(task, "delay", None)

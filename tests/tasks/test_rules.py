@@ -424,7 +424,7 @@ def test_it_waits_for_that(
 ) -> None:
     """Until it is done, or has failed. Then there is one message, and it has its handle."""
     unique("reindex:{pk}")(reindex)
-    monkeypatch.setattr(guarded, "SENT_WITHIN", PATIENCE)
+    monkeypatch.setattr(work, "SENT_WITHIN", PATIENCE)
     put, second = reindex.put, None
 
     def slow(*args: Any) -> Any:
@@ -455,7 +455,7 @@ def test_a_caller_that_was_killed(
     with pytest.raises(SystemExit):
         reindex.enqueue(7)
     monkeypatch.undo()
-    monkeypatch.setattr(guarded, "SENT_WITHIN", 0.05)
+    monkeypatch.setattr(work, "SENT_WITHIN", 0.05)
     assert 0 < redis.pttl(CLAIM) <= 30_000
     reindex.enqueue(7)
     assert len(reindex.backlog.messages) == 1
@@ -504,7 +504,7 @@ def test_a_slow_caller(
 ) -> None:
     """Its message comes after all, and runs: its caller has its handle."""
     unique("reindex:{pk}")(reindex)
-    monkeypatch.setattr(guarded, "SENT_WITHIN", 0.05)
+    monkeypatch.setattr(work, "SENT_WITHIN", 0.05)
     put = reindex.put
 
     def slow(*args: Any) -> Any:
@@ -524,7 +524,7 @@ def test_a_slow_caller_whose_task_is_parked(
 ) -> None:
     """It was sent, and nobody knows that yet. It is not lost when another call takes its place."""
     unique("reindex:{pk}")(reindex)
-    monkeypatch.setattr(guarded, "SENT_WITHIN", 0.05)
+    monkeypatch.setattr(work, "SENT_WITHIN", 0.05)
     put, backlog = reindex.put, reindex.backlog
 
     def slow(*args: Any) -> Any:
