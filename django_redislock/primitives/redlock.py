@@ -50,6 +50,7 @@ from .contract import (
     Request,
     Sight,
     milliseconds,
+    no_short_request,
 )
 from .keys import Keys
 from .scripts import AT_ONCE, flag, verdicts, whole
@@ -228,10 +229,7 @@ class Redlock:
                 results.append(self._unavailable(claim.keys.name, answers))
         return results
 
-    def taking(self, claim: Claim) -> Request | None:  # noqa: ARG002
-        return None  # it is sent to several servers
-
-    dropping = taking
+    taking = dropping = staticmethod(no_short_request)  # it is sent to several servers
 
     async def write_down(self, port: Port, claims: Sequence[Claim]) -> None:
         """As `mutex.write_down`, at every server."""

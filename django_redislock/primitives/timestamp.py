@@ -181,8 +181,6 @@ OFTEN = replace(WHOLE, often=True)
 
 Take = Callable[[Port, Claim, float | None], Awaitable[Outcome]]
 """How the mutex is taken: as in mutex.py or, with a record, in record.py."""
-GiveBack = Callable[[Port, Claim], Awaitable[Refusal | None]]
-"""How it is given back."""
 
 
 def _beside(claim: Claim) -> Claim:
@@ -211,7 +209,7 @@ class Together:
     """The algorithm for a mutex and a timestamp lock."""
 
     take: Take = mutex.acquire
-    give_back: GiveBack = mutex.release
+    give_back: queued.GiveBack = mutex.release
     kind: ClassVar[str] = "mutex+timestamp"
     unfenced: ClassVar[str] = ""
 
