@@ -24,6 +24,12 @@ UNUSED = ["--ignore", "211", "221", "231", "241", "331"]
 NAMES = ["--only", "1", "411"]
 """In a whole script, only names are of interest: those that no part has made, and those that are
 made twice. Other mistakes have been found in the files."""
+_FILES = {path.stem: path.read_text(encoding="utf-8") for path in LUA.glob("*.lua")}
+PARTS = sorted(name for name, text in _FILES.items() if text.startswith("-- Part"))
+SCRIPTS = [
+    *sorted(_FILES.keys() - {*PARTS}),
+    *(f"{name}{scripts.GUARDED}" for name in ("mutex_acquire", "record_acquire")),
+]
 DECLARED = re.compile("^-- luacheck:.*$", re.MULTILINE)
 
 
@@ -40,11 +46,11 @@ def main() -> int:
         )
         return int("REDISLOCK_REQUIRE_LUACHECK" in os.environ)
     files = sorted(LUA.glob("*.lua"))
-    good = luacheck([path for path in files if path.stem in scripts.PARTS])
-    good &= luacheck([path for path in files if path.stem not in scripts.PARTS], *UNUSED)
+    good = luacheck([path for path in files if path.stem not in PARTS])
+    good &= luacheck([path for path in files if path.stem in PARTS], *UNUSED)
     with tempfile.TemporaryDirectory() as folder:
-        whole = [Path(folder) / f"whole_{name}.lua" for name in scripts.PARTS]
-        for path, name in zip(whole, scripts.PARTS, strict=True):
+        whole = [Path(folder) / f"whole_{name}.lua" for name in SCRIPTS]
+        for path, name in zip(whole, SCRIPTS, strict=True):
             path.write_text(DECLARED.sub("", scripts.load(name).source), encoding="utf-8")
         good &= luacheck(whole, *NAMES)
     return int(not good)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
+from devtools.luacheck import SCRIPTS
 from django_redislock import MultiLock, ReadWriteLock, Semaphore, redis_lock
 from django_redislock.inspection import Inspector
 from django_redislock.lease.watchdog import watchdog
@@ -54,7 +55,7 @@ class Counted:
 
 @pytest.fixture
 def counted(redis: Redis) -> Callable[[], Counted]:
-    for name in scripts.PARTS:  # a script that the server does not know is sent twice
+    for name in SCRIPTS:  # a script that the server does not know is sent twice
         redis.script_load(scripts.load(name).source)
     server_of("default").busy.clear()  # by another test
     return lambda: Counted(redis)

@@ -21,6 +21,7 @@ from django.core.cache import caches
 from django.test import override_settings
 from redis.exceptions import RedisError
 
+from devtools.luacheck import SCRIPTS
 from django_redislock import (
     LockNotAcquired,
     LockUnavailable,
@@ -411,13 +412,14 @@ def test_a_map_is_no_list() -> None:
 
 def test_every_file_is_used() -> None:
     """Each one in lua/ is a script, or a part of one."""
+    used: dict[str, str] = {}
+    for name in SCRIPTS:
+        scripts._add(used, name.removesuffix(scripts.GUARDED), "mutex_guard")
     lua = files("django_redislock.primitives").joinpath("lua")
-    used = {name.removesuffix(scripts.GUARDED) for name in scripts.PARTS}
-    used = used.union(*scripts.PARTS.values())
     assert {path.name for path in lua.iterdir()} == {f"{name}.lua" for name in used}
 
 
-@pytest.mark.parametrize("name", scripts.PARTS)
+@pytest.mark.parametrize("name", SCRIPTS)
 def test_every_script_says_what_it_is(name: str) -> None:
     """Its purpose comes first, then KEYS, ARGV and the answer."""
     file = f"{name.removesuffix(scripts.GUARDED)}.lua"

@@ -52,7 +52,7 @@ LOOKS = 1000
 """How often a clear looks at a lock, until no holder is left that is to be cleared."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots: a subclass has more attributes
 class Permits:
     """The algorithm for claims of one kind: each takes one of `limit` permits, a writer takes
     all."""

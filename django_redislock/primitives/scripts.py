@@ -1,6 +1,6 @@
 """The Lua scripts: which files each of them is made of, and the SHA1 by which the server knows it.
 
-A script is its own file, `lua/<name>.lua`, behind the parts that it shares with others. The first
+A script is its own file, `lua/<name>.lua`, behind the parts that its head says it needs. The first
 of ARGV is a word that no other request has: the token of a claim, or one that is made for the
 request. Each answer begins with that word, so the client knows which one is its own (protocol.py).
 Every script is put into a frame that does this, so no script can forget it.
@@ -74,91 +74,6 @@ SOMETIMES = {
 }
 """Commands that are sent only sometimes, and what needs them."""
 
-_FENCE = ("fence_last", "fence")
-_LOST = ("fence_last", "fence_lost")
-_LOCK = ("index", *_FENCE, "history")
-_HELD = ("clock", "memory", "value", "locks", *_LOCK)
-_MUTEX = (*_HELD, "mutex_grant", "queue")
-_NAMES = (*_MUTEX, "needs")
-_ASK = (*_NAMES, "mutex_confirm", "mutex_ask")
-_GUARD = ("guard", "mutex_guard")
-_LEASES = ("clock", "memory", "value", "leases_keys", "index")
-_PERMITS = ("clock", "memory", "value", "lock", *_LOCK, "queue", "permits")
-_WORK = (*_PERMITS, "work")
-_SEEN = ("clock", "memory", "value", "lock", "index", "fence_none", "history", "queue", "permits")
-_TIMESTAMP = ("clock", "memory", "value", "timestamp_keys", "index", "history", "timestamp")
-_LEDGER = ("clock", "value", "ledger_key", "ledger")
-
-PARTS: dict[str, tuple[str, ...]] = {
-    "count": (),
-    "fence_raise": ("clock", "memory", "fence_last"),
-    "inspection_count": (),
-    "inspection_history": ("clock", "memory", "value"),
-    "inspection_index": ("clock",),
-    "inspection_locks": ("clock", "value", "broken", "inspection"),
-    "inspection_page": (),
-    "inspection_processes": (),
-    "inspection_scan": (),
-    "inspection_urgent": ("clock",),
-    "inspection_waiters": ("clock",),
-    "inspection_written": (),
-    "ledger_claim": (*_MUTEX, "note", "ledger_key", "ledger"),
-    "ledger_finish": _LEDGER,
-    "ledger_known": _LEDGER,
-    "ledger_pause": _LEDGER,
-    "ledger_read": _LEDGER,
-    "ledger_request": _LEDGER,
-    "ledger_resume": ("clock", "ledger_key"),
-    "lock_mend": ("clock", "broken"),
-    "mutex_acquire": (*_ASK, "note"),
-    "mutex_acquire_guarded": (*_ASK, "note", *_GUARD),
-    "mutex_adopt": _HELD,
-    "mutex_clear": (*_MUTEX, "clear"),
-    "mutex_drop": (),
-    "mutex_expire": _HELD,
-    "mutex_extend": ("clock", "value", *_LOST, "extend"),
-    "mutex_holder": ("clock",),
-    "mutex_note": ("clock", "value"),
-    "mutex_put_back": ("clock", "value", *_LOST, "guard"),
-    "mutex_release": (*_NAMES, "mutex_give_back"),
-    "mutex_take": ("take",),
-    "mutex_write_down": (*_LEASES, "history"),
-    "permits_acquire": _PERMITS,
-    "permits_adopt": _PERMITS,
-    "permits_clear": (*_PERMITS, "clear"),
-    "permits_downgrade": _PERMITS,
-    "permits_drop": (),
-    "permits_extend": ("clock", "memory", "value", *_LOST, "extend"),
-    "permits_holders": ("clock",),
-    "permits_release": _PERMITS,
-    "permits_take": ("take",),
-    "permits_write_down": _LEASES,
-    "queue_present": ("clock", "memory"),
-    "record_acquire": (*_ASK, "mutex_give_back"),
-    "record_acquire_guarded": (*_ASK, "mutex_give_back", *_GUARD),
-    "record_delete": (),
-    "record_first": ("record",),
-    "record_get": (),
-    "record_release": (*_NAMES, "mutex_give_back", "record"),
-    "record_set": (),
-    "record_write": ("value", "record"),
-    "server_time": ("clock",),
-    "timestamp_acquire": _TIMESTAMP,
-    "timestamp_adopt": _TIMESTAMP,
-    "timestamp_clear": (*_TIMESTAMP, "clear"),
-    "timestamp_extend": _TIMESTAMP,
-    "timestamp_holder": _TIMESTAMP,
-    "timestamp_release": _TIMESTAMP,
-    "work_begin": (*_WORK, "note"),
-    "work_claim": _WORK,
-    "work_confirm": ("clock",),
-    "work_end": _WORK,
-    "work_look": (*_SEEN, "work", "work_seen"),
-    "work_names": (*_SEEN, "work", "work_seen"),
-}
-"""All scripts, and the parts that stand before each of them, in order. What a part needs of others
-comes before it."""
-
 AT_ONCE: dict[str, Callable[[Any], Any]] = {
     "mutex_drop": _dropped,
     "mutex_take": _taken,
@@ -170,7 +85,9 @@ frame. With the readers of their answers, as for `ask`: each returns the answer 
 
 GUARDED = "_guarded"
 """The end of the name of a script that gives nothing to anybody new after lost data. It is the
-file of the script without it, with more parts."""
+file of the script without it, with one more part."""
+_NEEDS = re.compile(r"^-- Needs  (.+)$", re.MULTILINE)
+"""The parts that stand before a file, in order, behind those that they need themselves."""
 
 _FINDS_KEYS = {"inspection_scan", "inspection_urgent", "work_names"}
 """Scripts that look at keys which they find. Those of a single lock are given all their keys."""
@@ -193,11 +110,22 @@ def _read(filename: str) -> str:
     return files(__package__).joinpath("lua", filename).read_text(encoding="utf-8")
 
 
+def _add(parts: dict[str, str], name: str, *more: str) -> None:
+    """Add a file to the parts of a script, behind those that it needs, and `more`."""
+    text = _read(f"{name}.lua")
+    needs = _NEEDS.search(text)
+    for part in (*(needs[1].split(", ") if needs else ()), *more):
+        if part not in parts:
+            _add(parts, part)
+    parts[name] = text
+
+
 @cache
 def load(name: str) -> Script:
     """The script of this name, with its parts and in its frame."""
-    parts = (*PARTS[name], name.removesuffix(GUARDED))
-    body = "\n".join(_read(f"{part}.lua") for part in parts)
+    parts: dict[str, str] = {}
+    _add(parts, name.removesuffix(GUARDED), *(["mutex_guard"] if name.endswith(GUARDED) else []))
+    body = "\n".join(parts.values())
     source = body if name in AT_ONCE else _FRAME.format(body)
     if name in _FINDS_KEYS:
         source = _ANY_KEY + source

@@ -37,7 +37,6 @@ from ..locks.once import RecordedLock
 from ..primitives import work
 from ..primitives.contract import Claim, Grant, Port, Primitive, Sight
 from ..primitives.keys import Keys, Word, name_of
-from ..primitives.scripts import PARTS
 from ..settings import conf, kinds
 from ..settings.policy import Policy
 from ..transport import command, ports
@@ -237,8 +236,8 @@ _EMPTY: dict[str, Any] = {
     "work_begin": [1, _NOW, _FENCE, None, None, [], 0],
     "work_end": [1, 0, [], 0],
     "mutex_clear work_confirm": 1,
-    "mutex_note permits_downgrade record_write": [1],
-    " ".join(one for one in PARTS if one.endswith(("_extend", "_release"))): [1],
+    "mutex_note permits_downgrade record_write timestamp_extend timestamp_release": [1],
+    "mutex_extend mutex_release permits_extend permits_release record_release": [1],
 }
 GRANTS = {script: answer for scripts, answer in _EMPTY.items() for script in scripts.split()}
 """The answers of scripts on an empty server, in the form that their headers document."""

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
+from devtools.luacheck import SCRIPTS
 from devtools.redis_server import RedisServer, find_server
 from django_redislock.primitives import scripts
 from tests.caches import caches
@@ -20,7 +21,7 @@ from tests.faults.scene import Scene, through
 def load_scripts(redis: Redis) -> None:
     """Let the server know our scripts: a fault is then sure to hit a call that is carried out,
     and not one that is answered with NOSCRIPT."""
-    for name in scripts.PARTS:
+    for name in SCRIPTS:
         redis.script_load(scripts.load(name).source)
 
 

@@ -14,6 +14,7 @@ import pytest
 from django.core.management import CommandError, call_command
 from redis import Redis
 
+from devtools.luacheck import SCRIPTS
 from devtools.redis_server import RedisServer, find_server
 from django_redislock import LeaseState, LockUnavailable, MultiLock, Semaphore, redis_lock
 from django_redislock.doctor.rules import server_findings
@@ -208,7 +209,7 @@ KEYS_OF_CALLS = re.compile(r"\bp?call\('(?!TIME|PUBLISH|PUBSUB|SCAN)\w+', (?!KEY
 def test_a_proxy_that_reads_scripts(api: Api, proxy: Proxy) -> None:
     """Tair's may insist on KEYS[1], written so, in each call. No script of ours is written so; the
     error says what to change there, and is raised at once."""
-    refused = [name for name in scripts.PARTS if KEYS_OF_CALLS.search(scripts.load(name).source)]
+    refused = [name for name in SCRIPTS if KEYS_OF_CALLS.search(scripts.load(name).source)]
     assert "mutex_acquire" in refused
     proxy.refuse(
         script(*refused),

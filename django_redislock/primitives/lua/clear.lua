@@ -4,6 +4,7 @@
 --        3 reason
 -- Gives  tell_cleared(gone, value)  tell the holder why, which had this value (as in value.lua, perhaps with
 --                                   a tab and more), and write down that its hold has ended
+-- Needs  memory, value, history
 -- luacheck: read globals parts_of outlives write_end
 
 local why = ARGV[2] .. '|' .. ARGV[3]

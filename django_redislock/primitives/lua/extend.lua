@@ -10,6 +10,7 @@
 --          mutex_extend.lua says. look_at(token, lock, beside) returns the value of a token that holds the
 --          lock; or nil and what is there. extend(value, left, lives, store, token, lock, beside) lets it
 --          live for `lives` ms, if that is more than is `left`
+-- Needs  clock, value, fence_lost
 -- luacheck: read globals now integer parts_of mark_of is_lost remember_fence
 
 local function extend_all(per, look_at, extend)

@@ -9,6 +9,7 @@
 --
 -- KEYS   as in lock.lua
 -- Gives  next_fence()  the text of the next fencing token
+-- Needs  clock, memory, index, fence_last
 -- luacheck: read globals now integer clock CLUSTER MINUTE last_of
 
 local last_fence = last_of(clock) or error('unreadable fencing token', 0)

@@ -3,6 +3,7 @@
 -- Gives  is_lost(clock)                whether the key `clock` has lost the last fencing token. On a cluster
 --                                      nobody knows, since it has a TTL there
 --        remember_fence(clock, fence)  let it have `fence`, if that is more than it has
+-- Needs  clock, fence_last
 -- luacheck: read globals now integer last_of
 
 -- What a renewal has restored has a TTL, until the next acquire: other holders may have larger tokens.

@@ -10,6 +10,7 @@
 --          {1, now µs, next}  done; `next` is what it would have been
 --          {2, now µs, next}  not done: only a look was wanted
 --          {3, now µs, next}  as 1 or 2; the last fencing token can't be read
+-- Needs  clock, memory, fence_last
 -- luacheck: read globals now integer MINUTE last_of
 
 local lock, clock, index = KEYS[1], KEYS[2], KEYS[3]

@@ -6,6 +6,7 @@
 --
 -- KEYS   somewhere the guard: a string, the time since which nothing was forgotten, µs; without a TTL
 -- Gives  pause(guard, ttl)  for how many more ms a lock with this ttl is given to nobody new; or false
+-- Needs  clock
 -- luacheck: read globals now integer
 
 local function pause(guard, ttl)

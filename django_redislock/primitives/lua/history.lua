@@ -10,6 +10,7 @@
 -- Gives  write_down(value)                write down a present holder
 --        write_end(value, how, more)      write down that its hold has ended now; "": by itself, earlier
 --        lasted()                         for how long the last one held it, µs; or false
+-- Needs  clock, memory, value
 -- luacheck: read globals now integer history PAST_HOLDERS parts_of token_of marked outlives
 
 local A_SECOND = 1000000

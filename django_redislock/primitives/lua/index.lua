@@ -7,6 +7,7 @@
 --        list(value, pttl)  list the lock of a mutex that has this value, since somebody waits for it
 --        unlist()        remove the lock
 --        unlist_ended()  remove locks whose leases have ended without a release: nobody else does it
+-- Needs  clock, memory, value
 -- luacheck: read globals now integer lock index MINUTE MOST mark_of VALUE
 
 local CLUSTER = index == KEYS[1]

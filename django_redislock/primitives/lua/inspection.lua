@@ -7,6 +7,7 @@
 --          token} of up to `most`; "" is the value of a holder whose record is lost. `its` are as in
 --          broken.lua; `suspect`: look for a broken key even if none is beside the lock
 --        looked_at  how many of several holders it has looked at until now
+-- Needs  clock, broken
 -- luacheck: read globals now integer broken
 
 local millis = math.floor(now / 1000)

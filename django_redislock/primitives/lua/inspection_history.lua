@@ -4,6 +4,7 @@
 -- ARGV     1 the word that the answer begins with
 -- Returns  {the lock's value or nil, the past holders, or the present ones, the newest first ...}; one ""
 --          if the history is of another type
+-- Needs  clock, memory, value
 -- luacheck: read globals now PAST_HOLDERS mark_of marked
 
 local history, lock, holders = KEYS[1], KEYS[2], KEYS[3]

@@ -7,6 +7,7 @@
 --          4 limit
 --          5 ended  from the beginning: how many leases that should have ended; the last ones to end
 -- Returns  {`first` of the next request or "": these were the last ones, lock, ...}
+-- Needs  clock
 -- luacheck: read globals now integer
 
 local index, first, skip, limit = KEYS[1], ARGV[2], ARGV[3], tonumber(ARGV[4])

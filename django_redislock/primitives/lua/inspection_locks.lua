@@ -7,6 +7,7 @@
 --          3 listed  1: only values of this package and locks in the index, since of other keys
 --                  nobody knows what they are; else 0
 -- Returns  {now µs, each lock as in inspection.lua, ...}; perhaps not of all: ask again for the others
+-- Needs  value, inspection
 -- luacheck: read globals now integer VALUE seen looked_at
 
 local index = KEYS[#KEYS]

@@ -7,6 +7,7 @@
 --          4 alive  ms; a process whose sign of life is kept for longer is alive
 -- Returns  {number of entries of the index, rank, lock, ...}; for an entry whose lock nobody holds, its
 --          rank and ""
+-- Needs  clock
 -- luacheck: read globals now integer
 
 local index, from, limit, alive = KEYS[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])

@@ -5,6 +5,7 @@
 --          2 first  time of arrival of the first one, µs, or "-inf"
 --          3 limit
 -- Returns  {now µs, {token, time of arrival µs, what the waiter says or nil}, ...}
+-- Needs  clock
 -- luacheck: read globals now integer
 
 local waiting, waiters, first, limit = KEYS[1], KEYS[2], ARGV[2], ARGV[3]

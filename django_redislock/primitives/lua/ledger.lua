@@ -10,6 +10,7 @@
 --          runs     ids of the last runs, the oldest first, each followed by a space
 --          <id>     planned, µs|started, µs|ended, µs|outcome|attempt|fencing token|owner|why
 -- Gives  parts, readable, instant, ids_of, fence_of, enter, close, request_of, take_request, YEAR
+-- Needs  value, ledger_key
 -- luacheck: read globals parts_of ledger
 
 -- The number of runs that are kept, besides the one that has not ended.

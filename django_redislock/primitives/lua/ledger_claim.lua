@@ -24,6 +24,7 @@
 --            "running"  the same, of a run that is to be replaced: steal its lock, and ask again
 --            "again"    ask again, at once, as in mutex_acquire.lua
 --          and closed is a run that turned out to be lost; or "", ""
+-- Needs  locks, mutex_grant, queue, note, ledger
 -- luacheck: read globals now integer lock queue gone token parts_of mark_of enlist grant hand_over
 -- luacheck: read globals ledger parts readable instant fence_of enter close request_of
 -- luacheck: read globals take_request inherited token_of

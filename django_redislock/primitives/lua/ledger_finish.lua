@@ -6,6 +6,7 @@
 --          3 outcome
 --          4 why
 -- Returns  what is written of the run from now on; or nil: it is not known any more
+-- Needs  clock, ledger
 -- luacheck: read globals now integer ledger parts close
 
 local id, outcome, why = ARGV[2], ARGV[3], ARGV[4]

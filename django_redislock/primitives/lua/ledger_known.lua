@@ -9,6 +9,7 @@
 --          paused}}, where left is the rest of that run's lease; negative: it has ended; claimed is
 --          "" if something else is at the ledger's key, or in its field; request is as in ledger.lua;
 --          paused is 1 or 0
+-- Needs  clock, ledger
 -- luacheck: read globals now integer instant readable parts fence_of YEAR, globals ledger
 
 local every = ARGV[2]

@@ -6,6 +6,7 @@
 --          2 by   without "|"
 --          3 why
 -- Returns  1
+-- Needs  clock, ledger
 -- luacheck: read globals now integer ledger take_request YEAR
 
 local by, why = ARGV[2], ARGV[3]

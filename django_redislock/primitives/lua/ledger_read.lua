@@ -5,6 +5,7 @@
 -- Returns  {now µs, then for each job {claimed µs, paused, done µs, fencing token of the lock,
 --          seen µs, request, id, run, id, run, …}}, the newest run first; "" is an unknown fact.
 --          If something else is at the ledger's key, there is one run, which can't be read
+-- Needs  clock, ledger
 -- luacheck: read globals now integer fence_of ids_of, globals ledger
 
 local replies = {integer(now)}

@@ -7,6 +7,7 @@
 --          3 by        without "|"
 --          4 good for  µs; then a request that nobody has taken is not pending any more
 -- Returns  the request that counts, as in ledger.lua: this one, or an earlier one
+-- Needs  clock, ledger
 -- luacheck: read globals now integer ledger request_of YEAR
 
 local id, by, good_for = ARGV[2], ARGV[3], tonumber(ARGV[4])

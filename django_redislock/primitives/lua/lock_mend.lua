@@ -5,6 +5,7 @@
 -- ARGV     1 the word that the answer begins with
 --          2 reads  a command that reads the lock, if its key has the right type; or "": delete
 -- Returns  these keys
+-- Needs  clock, broken
 -- luacheck: read globals now integer broken
 
 local lock, index, reads = KEYS[1], KEYS[#KEYS], ARGV[2]

@@ -21,6 +21,7 @@
 --          {2, ticket}                                              ask again, at once: nobody holds
 --                                                                   it, and others still stand
 --                                                                   before us
+-- Needs  locks, mutex_ask, note
 -- luacheck: read globals acquire inherited
 
 local answer = acquire(tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5])

@@ -9,6 +9,7 @@
 -- Returns  {1, fencing token, acquired at µs}  the new token holds it
 --          {0, value, gone}                    not held: who holds it, what was written of the
 --                                              old token
+-- Needs  locks, history, index
 -- luacheck: read globals now lock history gone token newest token_of look parts_of value_of
 -- luacheck: read globals enlist MINUTE write_down
 

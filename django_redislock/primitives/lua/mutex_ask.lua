@@ -2,6 +2,7 @@
 --
 -- KEYS   as in locks.lua
 -- Gives  acquire(ttl, says, inbox, ticket)  do and return what mutex_acquire.lua says
+-- Needs  mutex_grant, mutex_confirm, needs
 -- luacheck: read globals now integer lock queue waiters gone token token_of confirm grant list unlist
 -- luacheck: read globals stand_in_line leave_queue hand_over lasted NEEDS LOCKS turn_to
 -- luacheck: globals busy

@@ -10,6 +10,7 @@
 --          6 ttl     ms
 --          7 says    owner|label
 -- Returns  1 cleared, 0 it changed hands or was free already
+-- Needs  locks, mutex_grant, queue, clear
 -- luacheck: read globals lock gone token_of parts_of unlist grant hand_over tell_cleared
 
 local seen = ARGV[4]

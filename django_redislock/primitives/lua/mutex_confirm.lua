@@ -3,6 +3,7 @@
 -- KEYS   as in mutex_grant.lua
 -- Gives  confirm(value, ttl)  let our token hold the lock, which has `value` at the key, for `ttl` ms
 --                             from now. Returns the fencing token, and the time of acquiring, µs
+-- Needs  index
 -- luacheck: read globals now lock parts_of enlist
 
 local function confirm(value, ttl)

@@ -7,6 +7,7 @@
 --          3 how    "add" to the time that it has, "replace" that time, or "repair": replace it even
 --                   if the lock has lost its TTL
 -- Returns  1: it lives for so long; or 0: it is not held, or has no TTL
+-- Needs  locks, index
 -- luacheck: read globals now integer lock token token_of mark_of enlist
 
 local lives, how = tonumber(ARGV[2]), ARGV[3]

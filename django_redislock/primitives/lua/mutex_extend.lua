@@ -5,6 +5,7 @@
 --          then as in extend.lua
 -- Returns  {1 if any was extended else 0, and for each one that is not held:
 --          {position, value, gone}  which one it is, who holds it, why we don't}
+-- Needs  extend
 -- luacheck: read globals integer look with_ttl extend_all
 
 local function look_at(token, lock)

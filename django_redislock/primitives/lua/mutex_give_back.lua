@@ -2,6 +2,7 @@
 --
 -- KEYS   as in locks.lua
 -- Gives  give_back(withdraw)  do and return what mutex_release.lua says
+-- Needs  mutex_grant, needs
 -- luacheck: read globals now integer lock gone token look token_of mark_of MINUTE unlist write_end grant
 -- luacheck: read globals hand_over leave_queue granted LOCKS turn_to
 -- luacheck: globals busy

@@ -4,6 +4,7 @@
 --        1 lock     string   a value as in value.lua
 -- Gives  grant(to, ttl, lives, says, mark)
 --          let the token `to` hold the lock for `lives` ms. Returns the fencing token
+-- Needs  fence, index
 -- luacheck: read globals now integer lock value_of next_fence enlist
 
 local function grant(to, ttl, lives, says, mark)

@@ -3,6 +3,7 @@
 -- KEYS   as for mutex_ask.lua; the last one is the guard
 -- Gives  acquire(ttl, says, inbox, ticket)  as mutex_ask.lua, and besides
 --        {4, ms, now µs, ticket}            nobody has one of the names, and nobody new gets it for so long
+-- Needs  guard, mutex_ask
 -- luacheck: read globals now integer lock gone token leave_queue pause LOCKS turn_to, globals acquire
 
 local ask = acquire

@@ -9,6 +9,7 @@
 --          5 ttl          ms
 -- Returns  {1}                 done
 --          {0, value, gone}    not held: who holds the lock, what was written of our token
+-- Needs  clock, value
 -- luacheck: read globals now integer look token_of NO_STRING
 
 local lock, gone, note = KEYS[1], KEYS[2], KEYS[3]

@@ -8,6 +8,7 @@
 --          ends if nobody puts it back, µs: after that others may have held the lock
 -- Returns  {1 if any is held now else 0, and for each one that is not:
 --          {position, value, gone}  which one it is, who holds it, why we don't}
+-- Needs  value, fence_lost, guard
 -- luacheck: read globals now integer parts_of token_of look pause remember_fence
 
 local guard, index, clock = KEYS[#KEYS - 2], KEYS[#KEYS - 1], KEYS[#KEYS]

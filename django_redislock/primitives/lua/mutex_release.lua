@@ -13,6 +13,7 @@
 --                                    token
 --          {0, value, gone, number}  the lock of this number, and perhaps others, was not held: who holds
 --                                    it now, what was written of our token
+-- Needs  locks, mutex_give_back
 -- luacheck: read globals lock noted token token_of look give_back, globals own_inbox
 
 own_inbox = ARGV[3]

@@ -8,6 +8,7 @@
 -- Returns  token|fencing token, which is the time of acquiring, too
 --          {token, {3, record}}  nothing was done, since this record makes it needless
 --          {token}               nothing was done
+-- Needs  take
 -- luacheck: read globals keys argv call fence
 
 if fence then

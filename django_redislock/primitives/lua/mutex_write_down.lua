@@ -5,6 +5,7 @@
 -- ARGV     1 the word that the answer begins with
 --          then for each lease its token
 -- Returns  how many were written down
+-- Needs  leases_keys, index, history
 -- luacheck: globals lock history
 -- luacheck: read globals now integer index look token_of mark_of CLUSTER write_down unlist_ended
 

@@ -3,6 +3,7 @@
 -- KEYS   as in locks.lua
 -- Gives  busy       the locks that others hold, as this script has seen: key → number
 -- Sets   elsewhere  for hand_over()
+-- Needs  history, queue
 -- luacheck: read globals NEEDS MINUTE list look
 -- luacheck: globals lock queue waiters elsewhere
 

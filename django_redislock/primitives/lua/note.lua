@@ -5,6 +5,7 @@
 --                          turn, as in mutex_note.lua|when it was written, µs|done|total|done when its
 --                          writer began|JSON
 -- Gives  inherited()  let our token take the note over, once. Returns the note, or nil: there is none
+-- Needs  clock
 -- luacheck: read globals integer noted token
 
 local function inherited()

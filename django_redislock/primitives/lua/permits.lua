@@ -20,6 +20,7 @@
 --
 -- Gives  holders, millis, foreign (the key is of another type), NO_ZSET, ends_first, number, ends_of,
 --        held_as, differs, fits, past, drop, expire, settle, grant
+-- Needs  index, history
 -- luacheck: read globals now integer lock MINUTE MOST PAST_HOLDERS mark_of marked write_end next_fence
 -- luacheck: read globals enlist unlist value_of
 

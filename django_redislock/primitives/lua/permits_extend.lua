@@ -6,6 +6,7 @@
 -- Returns  {1 if any was extended else 0, and for each one that is not held:
 --          {position, value, gone}  which one it is, what is at the key if that is not ours, why
 --                                   we don't hold it}
+-- Needs  memory, extend
 -- luacheck: read globals now integer with_ttl MINUTE extend_all
 
 local NO_ZSET = 'no sorted set'

@@ -5,6 +5,7 @@
 --          2 limit  how many at most
 -- Returns  {now µs, {what the holder says of itself or nil, pttl ms, token}, ...}, the holder whose lease
 --          ends first comes first
+-- Needs  clock
 -- luacheck: read globals now integer
 
 local lock, holders, limit = KEYS[1], KEYS[2], ARGV[2]

@@ -3,6 +3,7 @@
 -- KEYS     lock, queue, gone, holders (as in permits.lua); then clock
 -- ARGV     1 token, 2 ttl, 3 says, 4 kind, 5 limit  as in permits_acquire.lua
 -- Returns  as mutex_take.lua
+-- Needs  take
 -- luacheck: read globals keys argv call fence
 
 if not fence then return {argv[1]} end

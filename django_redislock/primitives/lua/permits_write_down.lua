@@ -6,6 +6,7 @@
 -- ARGV     1 the word that the answer begins with
 --          then for each lease its token
 -- Returns  how many were written down
+-- Needs  leases_keys, index
 -- luacheck: read globals now integer index mark_of marked CLUSTER unlist_ended
 
 unlist_ended() -- first: an index of a wrong type ends the script before a mark says that the lock is listed

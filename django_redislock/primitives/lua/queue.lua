@@ -11,6 +11,7 @@
 --        own_inbox  the inbox of the process that asks, if the answer names those of its waiters
 --                   that were handed the lock
 -- Gives  granted    the tokens of these waiters, each with its fencing token
+-- Needs  index
 -- luacheck: read globals now integer noted queue waiters token MINUTE MOST CLUSTER
 
 -- A waiter to whom the lock was handed has so long to confirm it, in ms. One that was seen within that time

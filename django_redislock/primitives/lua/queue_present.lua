@@ -5,6 +5,7 @@
 -- ARGV     1 the word that the answer begins with
 --          then the token of each waiter
 -- Returns  the positions of the waiters that stand in the queue no more
+-- Needs  clock, memory
 -- luacheck: read globals now integer MINUTE
 
 local queue, waiters = KEYS[1], KEYS[2]

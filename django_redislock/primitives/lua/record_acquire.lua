@@ -9,6 +9,7 @@
 -- Returns  {3, record}  nothing is held, and nobody waits
 --          {3, record, 1}  and the record is to be renewed, and nobody does it
 --          else as mutex_acquire.lua, and when the lock is ours or busy, then the record, if there is one
+-- Needs  locks, mutex_ask, mutex_give_back
 -- luacheck: read globals acquire give_back
 
 local record, answers, stale = redis.call('GET', KEYS[9]), ARGV[6], tonumber(ARGV[7])

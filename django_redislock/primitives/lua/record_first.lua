@@ -6,6 +6,7 @@
 --          2 value
 --          3 ttl     ms; "" for good
 -- Returns  the value that stands
+-- Needs  record
 -- luacheck: read globals keep
 
 local record, value, ttl = KEYS[1], ARGV[2], ARGV[3]

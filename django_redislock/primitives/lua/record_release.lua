@@ -8,6 +8,7 @@
 --          6 held    1: write it only while the token holds the lock. 0: also when its lease has ended,
 --                    as long as nobody else holds the lock and the token was not withdrawn or cleared
 -- Returns  as mutex_release.lua
+-- Needs  locks, mutex_give_back, record
 -- luacheck: read globals lock gone token token_of look keep give_back, globals own_inbox
 
 local value = look(lock)

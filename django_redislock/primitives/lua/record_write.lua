@@ -9,6 +9,7 @@
 --          3 ttl     ms; "" without an end
 -- Returns  {1}               written
 --          {0, value, gone}  refused: the value at the lock, why our token may not have it
+-- Needs  value, record
 -- luacheck: read globals keep token_of
 
 local record, lock, gone = KEYS[1], KEYS[2], KEYS[3]

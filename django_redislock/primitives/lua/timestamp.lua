@@ -1,6 +1,7 @@
 -- Part: the TimestampLock.
 --
 -- Gives  time_of, ours, holder_of, remains, writes_fractions, hold
+-- Needs  index
 -- luacheck: read globals now integer lock beside MINUTE VALUE enlist unlist_ended
 
 -- The loser of a GETSET moves the time that the winner has written by about the time between

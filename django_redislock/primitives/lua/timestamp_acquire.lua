@@ -10,6 +10,7 @@
 -- Returns  {1, acquired at µs}            we hold it
 --          {0, holder, remains ms, now µs}  somebody else does; -1: without end
 --          {-1, why}                      this token is gone for good
+-- Needs  timestamp_keys, timestamp
 -- luacheck: read globals now integer lock index gone token CLUSTER parts_of value_of token_of enlist time_of
 -- luacheck: read globals holder_of remains hold
 

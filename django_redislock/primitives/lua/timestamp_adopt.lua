@@ -8,6 +8,7 @@
 --          4 says   owner|label; the owner has no "|"
 -- Returns  {1, false, acquired at µs}  the new token holds it
 --          {0, holder, gone}           not held: its holder, why the old token may not have it
+-- Needs  timestamp_keys, timestamp
 -- luacheck: read globals lock gone token parts_of value_of token_of look MINUTE holder_of
 -- luacheck: read globals writes_fractions hold
 

@@ -7,6 +7,7 @@
 --          3 reason
 --          4 seen    the token of the holder that the operator saw, or the whole of an old client's value
 -- Returns  1 cleared, 0 it changed hands or was free already
+-- Needs  timestamp_keys, timestamp, clear
 -- luacheck: read globals lock beside gone token_of unlist ours tell_cleared
 
 local seen = ARGV[4]

@@ -6,6 +6,7 @@
 --          then for each lease: token, ttl in ms
 -- Returns  {1 if any was extended else 0, and for each one that is not held:
 --          {position, holder, gone}  which one it is, who holds it, why we don't}
+-- Needs  timestamp_keys, timestamp
 -- luacheck: globals lock beside gone token
 -- luacheck: read globals look token_of with_ttl outlives holder_of writes_fractions hold
 

@@ -2,6 +2,7 @@
 --
 -- KEYS     as in timestamp_keys.lua
 -- Returns  nil when it is free or its time is over, else {holder, remains ms, now µs}
+-- Needs  timestamp_keys, timestamp
 -- luacheck: read globals now integer lock holder_of remains
 
 local value = redis.call('GET', lock)

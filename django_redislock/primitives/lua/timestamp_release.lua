@@ -7,6 +7,7 @@
 --                      a tombstone, so that the late one is refused. Else 0.
 -- Returns  {1}                  released
 --          {0, holder, gone}    not held: who holds it now, what was written of our token
+-- Needs  timestamp_keys, history, timestamp
 -- luacheck: read globals lock beside gone token token_of look MINUTE unlist holder_of write_end
 
 local withdraw = ARGV[2] == '1'

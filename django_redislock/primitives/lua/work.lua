@@ -23,6 +23,7 @@
 --
 -- Gives  claim, parked, sent, messages, runs, TICKET, LASTS, SENDING, since, weight_of, all_runs, taken,
 --        heal, unnamed, note, answer
+-- Needs  permits
 -- luacheck: read globals now integer lock millis ends_of MOST
 -- luacheck: globals noted
 

@@ -8,6 +8,7 @@
 --          4 lives   ms, as long as the queue may take
 --          5 name    for lists
 -- Returns  1 done, 0 there is no such claim
+-- Needs  clock
 -- luacheck: read globals now integer
 
 local claim, sent, messages, begun, names = KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]

@@ -5,6 +5,7 @@
 --          ms that it has its permit or its claim or "", owner|label or the record of one that runs,
 --          weight, due µs or ""}, ...}}: up to so many (most) of each stage, and so many lines of the
 --          parked ones
+-- Needs  work
 -- luacheck: read globals now integer millis holders ends_of claim parked sent messages since all_runs
 
 local function seen(name, most, lines)
