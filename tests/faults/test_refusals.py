@@ -402,7 +402,7 @@ SOURCES = files("django_redislock").joinpath("primitives", "lua")
 CALLED = {
     command
     for source in SOURCES.iterdir()
-    if source.name.startswith(("mutex", "queue"))  # the others are for looking on
+    if source.name.startswith(("mutex", "queue", "take"))  # the others are for looking on
     for command in re.findall(r"\bp?call\('(\w+)'", source.read_text())
 }
 """What our scripts call."""
