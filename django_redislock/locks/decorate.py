@@ -204,7 +204,7 @@ class FunctionDecorator(Generic[OnConflict_co]):
     still makes an iterator, which may be empty.
     """
 
-    _template: Any
+    _template: Any = None
     """The name: a template, a function of the arguments, or None."""
     _prefix = ""
     """The plain text with which all names begin."""

@@ -105,8 +105,6 @@ class redis_lock(FunctionDecorator[OnConflict_co], Lock):
         elif isinstance(name, type) and not issubclass(name, str):
             raise TypeError(f"redis_lock(…) decorates the methods of {name!r}, not the class")
 
-    _template: Any = None
-
     @property
     def name(self) -> str:
         """What is locked. A decorator has a name for each call instead."""

@@ -39,7 +39,6 @@ from ..base.exceptions import ComputationFailed, LeaseLost, LockNotAcquired
 from ..lease.lease import Lease
 from ..lease.lock import UNSET, Lock, refuse_event_loop
 from ..primitives.contract import Done, run
-from ..primitives.waiting import Deadline
 from ..settings.validators import OF_A_RESULT, WAIT, refuse_unknown, validate_kept
 from ..transport.ports import AsyncPort, SyncPort
 from .decorate import AnyFunction, FunctionDecorator, LockFor
@@ -277,7 +276,8 @@ class _Caller:
         """The result is old, and nobody computes a new one."""
         self._keeps = decorator._ttl is not None
         """A result that was kept is one for this caller."""
-        self._deadline = Deadline(now(), lock._policy().wait)
+        wait = lock._policy().wait
+        self._end = None if wait is None else now() + wait
         self._key: tuple[Any, ...] = decorator, lock._keys().lock
         self._own = _Call(people.holder(), Future())
         self._since = float("inf")
@@ -304,7 +304,7 @@ class _Caller:
     def other_call(self) -> _Call | None:
         """Return the call to wait for, or None if this caller makes its own."""
         other = _calls.setdefault(self._key, self._own)
-        if other.by is self._own.by or self._deadline.over(now()):
+        if other.by is self._own.by or self._left() == 0:
             # A caller that would wait for itself, or that has no time left, asks for the lock:
             # the lock's error names the holder.
             return None
@@ -325,8 +325,7 @@ class _Caller:
             return None
 
     def _left(self) -> float | None:
-        left = self._deadline.left(now())
-        return None if left == float("inf") else left
+        return None if self._end is None else max(0.0, self._end - now())
 
     async def acquire(self, port_type: type[SyncPort | AsyncPort]) -> Lease:
         """Return the lease under which to compute. Raises `Done` if there is a result."""
@@ -396,7 +395,7 @@ class _Renewal(_Caller):
     def __init__(self, caller: _Caller, old: _Result) -> None:
         super().__init__(caller.decorator, caller.lock)
         self._keeps = False
-        self._deadline = Deadline(now(), 0)
+        self._end = 0.0
         self._key += (asyncio._get_running_loop(),)
         self._since = old.fencing_token + 1
 

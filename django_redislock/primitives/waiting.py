@@ -26,20 +26,6 @@ uniform: Uniform = own.uniform
 NEVER = float("inf")
 
 
-class Deadline:
-    """The end of a wait: `seconds` from `start`, or never when `seconds` is None."""
-
-    def __init__(self, start: float, seconds: float | None) -> None:
-        self._end = NEVER if seconds is None else start + seconds
-
-    def left(self, time: float) -> float:
-        """Return the seconds that are left at `time`; 0 if it is over."""
-        return max(0.0, self._end - time)
-
-    def over(self, time: float) -> bool:
-        return time >= self._end
-
-
 LEAST = 1.0
 """Seconds that a request of an acquire gets, however little is left of `wait`: so a slow server
 can answer even an acquire that does not wait."""
