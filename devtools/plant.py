@@ -113,8 +113,8 @@ FAULTS = [
     ),
     Fault(
         "queue: on a cluster, killed waiters count as listening",
-        "redis.pcall('PUBSUB', 'SHARDNUMSUB', channel)",
-        "{channel, 1}",
+        "redis.pcall('PUBSUB', channel and",
+        "channel and {channel, 1} or redis.pcall('PUBSUB', channel and",
         "tests/cluster/test_messages.py -k 'killed'",
     ),
     Fault(
@@ -209,8 +209,8 @@ FAULTS = [
     ),
     Fault(
         "queue: last come, first served",
-        "ticket = integer(math.max(now, last and last + 1 or 0))",
-        "ticket = integer(last and last - 1 or now)",
+        "last ~= token and math.max(time, at + 1) or time",
+        "last ~= token and at - 1 or time",
         f"{CONTRACT} -k order_of_arrival",
     ),
     Fault(
@@ -615,7 +615,7 @@ FAULTS = [
     ),
     Fault(
         "single_flight: a call waits for itself",
-        "if other.by is self._own.by or self._deadline.over(now()):",
+        "if other.by is self._own.by or self._left() == 0:",
         "if other is self._own:",
         "tests/contract/test_single_flight.py tests/test_flights.py",
     ),

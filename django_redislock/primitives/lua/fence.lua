@@ -9,8 +9,8 @@
 --
 -- KEYS   as in lock.lua
 -- Gives  next_fence()  the text of the next fencing token
--- Needs  clock, memory, index, fence_last
--- luacheck: read globals now integer clock CLUSTER MINUTE last_of
+-- Needs  index, fence_last
+-- luacheck: read globals now integer clock CLUSTER last_of set_last
 
 local last_fence = last_of(clock) or error('unreadable fencing token', 0)
 
@@ -18,12 +18,6 @@ local function next_fence()
   local fence = math.max(now, 1 + last_fence)
   if fence >= 2^53 then error('no fencing token is left in ' .. clock .. '.', 0) end
   last_fence = fence
-  local text = integer(fence)
-  if CLUSTER then
-    -- One key for each lock: it goes when the clock is well past its token.
-    redis.call('SET', clock, text, 'PX', integer(MINUTE + math.max(0, (fence - now) / 1000)))
-  else
-    redis.call('SET', clock, text)
-  end
-  return text
+  set_last(clock, fence, CLUSTER)  -- a cluster has one key for each lock
+  return integer(fence)
 end

@@ -2,6 +2,9 @@
 --
 -- Gives  last_of(clock)  this token; 0: none is known; nil: the key `clock` has something that no script
 --                        wrote. From 2^53 on, Lua can't count one by one
+--        set_last(clock, fence, passes)  let it be this token; `passes`: until the clock is well past it
+-- Needs  clock, memory
+-- luacheck: read globals now integer MINUTE
 
 local function last_of(clock)
   local last = redis.pcall('GET', clock) or '0'
@@ -9,5 +12,13 @@ local function last_of(clock)
     if not string.find(tostring(last.err), 'WRONGTYPE') then error(last.err, 0) end
   elseif string.find(last, '^%d+$') and tonumber(last) < 2^53 then
     return tonumber(last)
+  end
+end
+
+local function set_last(clock, fence, passes)
+  if passes then
+    redis.call('SET', clock, integer(fence), 'PX', integer(MINUTE + math.max(0, (fence - now) / 1000)))
+  else
+    redis.call('SET', clock, integer(fence))
   end
 end

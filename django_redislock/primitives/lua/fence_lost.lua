@@ -3,8 +3,8 @@
 -- Gives  is_lost(clock)                whether the key `clock` has lost the last fencing token. On a cluster
 --                                      nobody knows, since it has a TTL there
 --        remember_fence(clock, fence)  let it have `fence`, if that is more than it has
--- Needs  clock, fence_last
--- luacheck: read globals now integer last_of
+-- Needs  fence_last
+-- luacheck: read globals last_of set_last
 
 -- What a renewal has restored has a TTL, until the next acquire: other holders may have larger tokens.
 local function is_lost(clock)
@@ -13,8 +13,5 @@ end
 
 -- The server's clock gives larger tokens by itself, unless it was set back.
 local function remember_fence(clock, fence)
-  if fence > (last_of(clock) or 0) then
-    local lives = 60000 + math.max(0, (fence - now) / 1000)
-    redis.call('SET', clock, integer(fence), 'PX', integer(lives))
-  end
+  if fence > (last_of(clock) or 0) then set_last(clock, fence, true) end
 end

@@ -10,8 +10,8 @@
 --          {1, now µs, next}  done; `next` is what it would have been
 --          {2, now µs, next}  not done: only a look was wanted
 --          {3, now µs, next}  as 1 or 2; the last fencing token can't be read
--- Needs  clock, memory, fence_last
--- luacheck: read globals now integer MINUTE last_of
+-- Needs  fence_last
+-- luacheck: read globals now integer last_of set_last
 
 local lock, clock, index = KEYS[1], KEYS[2], KEYS[3]
 local seen, yes = tonumber(ARGV[2]), ARGV[3] == '1'
@@ -23,9 +23,5 @@ local function answer(code) return {code, integer(now), integer(next)} end
 if last and next > seen then return answer(0) end
 if not yes then return answer(last and 2 or 3) end
 if not last then seen = math.max(seen, now) end
-if index == lock then  -- a cluster, as in fence.lua
-  redis.call('SET', clock, integer(seen), 'PX', integer(MINUTE + math.max(0, (seen - now) / 1000)))
-else
-  redis.call('SET', clock, integer(seen))
-end
+set_last(clock, seen, index == lock)  -- a cluster, as in fence.lua
 return answer(last and 1 or 3)

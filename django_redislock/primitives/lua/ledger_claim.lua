@@ -24,8 +24,8 @@
 --            "running"  the same, of a run that is to be replaced: steal its lock, and ask again
 --            "again"    ask again, at once, as in mutex_acquire.lua
 --          and closed is a run that turned out to be lost; or "", ""
--- Needs  locks, mutex_grant, queue, note, ledger
--- luacheck: read globals now integer lock queue gone token parts_of mark_of enlist grant hand_over
+-- Needs  locks, mutex_grant, mutex_confirm, queue, note, ledger
+-- luacheck: read globals now integer lock queue gone token parts_of confirm grant hand_over
 -- luacheck: read globals ledger parts readable instant fence_of enter close request_of
 -- luacheck: read globals take_request inherited token_of
 
@@ -51,11 +51,7 @@ if run then
   orphan = fence ~= fence_of(value)
   if ours and not orphan then
     -- As an acquire does: the sender believes in another ttl from this sending on.
-    if redis.call('PTTL', lock) < ttl then
-      redis.call('PEXPIRE', lock, ttl)
-      if mark_of(value) ~= '|' then enlist(now / 1000 + ttl) end
-    end
-    local _, _, its_fence, acquired_at = parts_of(value)
+    local its_fence, acquired_at = confirm(value, ttl)
     return {1, 'run', integer(now), run, its_fence, acquired_at, '', '', inherited()}
   end
 end

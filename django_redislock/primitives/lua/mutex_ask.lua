@@ -4,20 +4,8 @@
 -- Gives  acquire(ttl, says, inbox, ticket)  do and return what mutex_acquire.lua says
 -- Needs  mutex_grant, mutex_confirm, needs
 -- luacheck: read globals now integer lock queue waiters gone token token_of confirm grant list unlist
--- luacheck: read globals stand_in_line leave_queue hand_over lasted NEEDS LOCKS turn_to
+-- luacheck: read globals arrival stand_in_line leave_queue hand_over lasted NEEDS LOCKS turn_to
 -- luacheck: globals busy
-
--- When a claim arrives that has no ticket: behind whoever waits for one of its names, also when the clock was
--- set back meanwhile.
-local function arrival(waited)
-  local time = now
-  for i in pairs(waited) do
-    turn_to(i)
-    local last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')
-    if last[1] ~= token then time = math.max(time, (last[2] or 0) + 1) end
-  end
-  return integer(time)
-end
 
 local function granted_all(values, waited, ttl, says)
   local answer = {1, integer(now)}
@@ -47,7 +35,14 @@ local function acquire(ttl, says, inbox, ticket)
       waited[i] = true
     end
   end
-  if ticket == '' then ticket = arrival(waited) end
+  if ticket == '' then
+    local time = now
+    for i in pairs(waited) do
+      turn_to(i)
+      time = arrival(time)
+    end
+    ticket = integer(time)
+  end
 
   -- A free lock for which somebody waits belongs to the first waiter, which may be ourselves.
   local blocked

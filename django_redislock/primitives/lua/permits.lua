@@ -84,12 +84,15 @@ local function past(record, how, more)
   if mark_of(record) ~= '?' then write_end(string.match(record, '^[^\t]*'), how, more) end
 end
 
--- Remove a holder. Returns its record.
-local function drop(from)
+-- Remove a holder. Returns its record, and whether the index has the lock. Then the history has the holder,
+-- too, if `how` is given.
+local function drop(from, how)
   local record = redis.call('HGET', holders, from)
   redis.call('ZREM', lock, from)
   redis.call('HDEL', holders, from)
-  return record
+  local listed = record and mark_of(record) ~= '|'
+  if how and listed then past(record, how) end
+  return record, listed
 end
 
 -- Remove holders whose leases have ended, and remember the last ones.

@@ -11,8 +11,8 @@
 --                               of our token
 -- Needs  lock, fence, queue, permits
 -- luacheck: globals own_inbox
--- luacheck: read globals now integer gone token MINUTE granted leave_queue hand_over mark_of
--- luacheck: read globals foreign NO_ZSET ends_of fits past drop expire settle grant
+-- luacheck: read globals now integer gone token MINUTE granted leave_queue hand_over
+-- luacheck: read globals foreign NO_ZSET ends_of fits drop expire settle grant
 
 local withdraw = ARGV[2] == '1'
 own_inbox = ARGV[3] or ''
@@ -20,14 +20,10 @@ own_inbox = ARGV[3] or ''
 if not foreign then expire() end
 local held = not foreign and ends_of(token)
 local why = (withdraw or not held) and redis.call('GET', gone)
-local listed = false
+local _, listed
 
 if held then
-  local record = drop(token)
-  if record then
-    listed = mark_of(record) ~= '|'
-    if listed then past(record, 'released') end
-  end
+  _, listed = drop(token, 'released')
 else
   leave_queue(token)
 end

@@ -2,7 +2,8 @@
 -- as late as can be: most locks are free, and to make these functions takes its time.
 --
 -- KEYS   as in lock.lua
--- Gives  stand_in_line(ticket, inbox, ttl, says)
+-- Gives  arrival(time)  when a claim arrives that has no ticket
+--        stand_in_line(ticket, inbox, ttl, says)
 --        leave_queue(waiter)
 --        hand_over(grant, caller, fits)
 --        NEEDS      beside what a waiter says of itself: behind its token, the field that has the
@@ -26,13 +27,15 @@ local DEAF = '-'
 -- So many more waiters does this script deal with.
 local budget = MOST
 
+-- Behind whoever waits, also when the clock was set back meanwhile.
+local function arrival(time)
+  local last, at = unpack(redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES'))
+  return last and last ~= token and math.max(time, at + 1) or time
+end
+
 -- Take a place in the queue; without an inbox, only a ticket for it. Returns the ticket.
 local function stand_in_line(ticket, inbox, ttl, says)
-  if ticket == '' then
-    -- Behind whoever waits, also when the clock was set back meanwhile.
-    local last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2]
-    ticket = integer(math.max(now, last and last + 1 or 0))
-  end
+  if ticket == '' then ticket = integer(arrival(now)) end
   if inbox ~= '' then
     -- The earlier one counts: a first send may come after a later one, or its answer be lost.
     if redis.call('ZADD', queue, 'LT', ticket, token) == 0 then
@@ -72,12 +75,7 @@ end
 local function listeners(inbox)
   local channel = inbox ~= DEAF and channel_of(inbox)
   if inbox == DEAF or CLUSTER and not channel then return nil end
-  local answer
-  if channel then
-    answer = redis.pcall('PUBSUB', 'SHARDNUMSUB', channel)
-  else
-    answer = redis.pcall('PUBSUB', 'NUMSUB', inbox)
-  end
+  local answer = redis.pcall('PUBSUB', channel and 'SHARDNUMSUB' or 'NUMSUB', channel or inbox)
   return not answer.err and answer[2] or nil
 end
 

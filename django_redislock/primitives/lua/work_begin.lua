@@ -25,7 +25,7 @@
 -- Needs  lock, fence, work, note
 -- luacheck: read globals now millis integer lock token holders expire ends_of grant claim parked sent
 -- luacheck: read globals messages runs TICKET LASTS SENDING taken heal all_runs unnamed note answer
--- luacheck: read globals weight_of held_as differs since inherited
+-- luacheck: read globals weight_of held_as differs since inherited parts_of
 
 local ttl, says, id = tonumber(ARGV[2]), ARGV[3], ARGV[4]
 local limit, weight, mark, message = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7], ARGV[8]
@@ -38,10 +38,9 @@ expire()
 if ends_of(token) then
   redis.call('PEXPIRE', lock, math.max(redis.call('PTTL', lock), ttl))
   redis.call('ZADD', lock, 'GT', integer(millis + ttl), token)
-  local fence, at = string.match(redis.call('HGET', holders, token) or '', '^%w+[|+?](%d+)|(%d*)')
+  local _, _, fence, acquired_at = parts_of(redis.call('HGET', holders, token) or '')
   if fence then
-    local latest, acquired = redis.call('HGET', messages, token), at == '' and fence or at
-    return answer(limit, {1, acquired, fence, latest, found()})
+    return answer(limit, {1, acquired_at, fence, redis.call('HGET', messages, token), found()})
   end
 end
 local held = held_as()

@@ -9,7 +9,7 @@
 --          5 forgets  1: the work is done, and its note is removed
 -- Returns  {1 it was held, else 0; how many are parked; promoted; healed}
 -- Needs  lock, fence, work
--- luacheck: read globals lock token foreign ends_of past drop expire settle mark_of
+-- luacheck: read globals lock token foreign ends_of drop expire settle
 -- luacheck: read globals claim parked sent messages runs names since heal answer noted
 
 local id, limit = ARGV[2], tonumber(ARGV[3])
@@ -18,9 +18,7 @@ if foreign then return {0, 0, {}, 0} end
 expire()
 local held = ends_of(token)
 if held then
-  local record = drop(token)
-  local listed = record and mark_of(record) ~= '|'
-  if listed then past(record, 'released') end
+  local _, listed = drop(token, 'released')
   settle(listed)
   if ARGV[5] == '1' then redis.call('DEL', noted) end
 end
