@@ -292,7 +292,7 @@ class MultiLock(FunctionDecorator[OnConflict_co], Lock):
 
     def _plan(self) -> Plan:
         plan = super()._plan()
-        own = [conf.policy(name, {}) for name in self.names] if conf.has_entries() else []
+        own = [conf.policy(name, {}) for name in self.names] if conf.current().locks.exact else []
         for name, policy in zip(self.names, own, strict=False):
             if kinds.primitive(policy) is not mutex:
                 what = "to be migrated" if policy.kind == "mutex" else f"a {policy.kind}"

@@ -437,10 +437,10 @@ def job_of_lock(name: str) -> Job | None:
 
 def _tuned(job: Job) -> Job:
     try:
-        return _configured(job, conf.job(job.name))
+        return _configured(job, conf.current().jobs.find(job.name))
     except ValueError as error:
         raise ImproperlyConfigured(
-            f"REDISLOCK['JOBS'][{conf.job_entry(job.name)!r}], for {job.name!r}: {error}"
+            f"REDISLOCK['JOBS'][{conf.current().jobs.key(job.name)!r}], for {job.name!r}: {error}"
         ) from None
 
 

@@ -78,6 +78,7 @@ class _Settings(NamedTuple):
     given: _Values
     locks: _Entries
     jobs: _Entries
+    """The entries of `JOBS`, which beat the arguments in the code of a periodic job."""
     policies: dict[str | None, Policy]
     """The policy of a lock without arguments, by the key of its entry in `locks`."""
 
@@ -175,7 +176,10 @@ _parsed: _Settings | None = None
 
 
 def current() -> _Settings:
-    """Return the settings, as an object that is another one when they have changed."""
+    """Return the settings, as an object that is another one when they have changed.
+
+    Raises `ImproperlyConfigured` for wrong settings.
+    """
     global _parsed
     source = _source()
     # Compared by value, since tests also change the dict in place.
@@ -192,24 +196,6 @@ def prefix() -> str:
 def entry(name: str) -> str | None:
     """Return the key in `LOCKS` of the entry that the lock `name` follows, if any."""
     return current().locks.key(name)
-
-
-def has_entries() -> bool:
-    """Return whether `LOCKS` has any entry."""
-    return bool(current().locks.exact)
-
-
-def job_entry(name: str) -> str | None:
-    """Return the key in `JOBS` of the entry that the periodic job `name` follows, if any."""
-    return current().jobs.key(name)
-
-
-def job(name: str) -> Mapping[str, Any]:
-    """Return the settings of the periodic job `name`, which beat the arguments in its code.
-
-    Raises `ImproperlyConfigured` for wrong settings.
-    """
-    return current().jobs.find(name)
 
 
 def policy(name: str, explicit: Mapping[str, Any]) -> Policy:
