@@ -11,13 +11,14 @@
 --          lock; or nil and what is there. extend(value, left, lives, store, token, lock, beside) lets it
 --          live for `lives` ms, if that is more than is `left`
 -- Needs  clock, value, fence_lost
--- luacheck: read globals now integer parts_of mark_of is_lost remember_fence
+-- luacheck: read globals now integer parts_of mark_of remember_fence
 
 local function extend_all(per, look_at, extend)
   local number, store = #ARGV / 2 - 1, ARGV[2] == '1'
   local index, clock = KEYS[per * number + 1], KEYS[per * number + 2]
   local listed = index ~= KEYS[1]  -- else it is a cluster, as in lock.lua
-  local lost = is_lost(clock)
+  -- The last fencing token. On a cluster nobody knows, since it always has a TTL there.
+  local lost = redis.call('PTTL', clock) ~= -1
   local reply, scores, newest = {0}, {}, 0
   local ttl, lives, ends
   for i = 1, number do

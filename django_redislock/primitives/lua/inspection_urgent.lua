@@ -38,10 +38,6 @@ local function keys_of(lock)
   return keys
 end
 
-local function nobody_holds(lock)
-  return redis.pcall('ZCOUNT', lock, unended, '+inf') == 0
-end
-
 -- Whether one of the holders of a lock that several may hold is in trouble.
 local function one_alone(lock)
   local number = redis.pcall('HLEN', lock .. ':holders')
@@ -59,7 +55,7 @@ for i, lock in ipairs(redis.call('ZRANGE', index, from, from + limit - 1)) do
   local urgent
   local value = redis.pcall('GETRANGE', lock, 0, 7)
   if value == '' and redis.call('EXISTS', unpack(keys_of(lock))) == 0
-    or type(value) == 'table' and nobody_holds(lock) then
+    or type(value) == 'table' and redis.pcall('ZCOUNT', lock, unended, '+inf') == 0 then
     lock, urgent = '', true
   elseif type(value) == 'table' then
     urgent = one_alone(lock)

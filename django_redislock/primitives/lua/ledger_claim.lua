@@ -42,6 +42,12 @@ local claimed = instant(redis.call('HGET', ledger, 'claimed')) or 0
 local open = redis.call('HGET', ledger, 'open')
 local run = open and readable(redis.call('HGET', ledger, open))
 
+local closed_id, closed_run = '', ''
+local function answer(what, its_run, a, b)
+  return {what == 'run' and 1 or 0, what, integer(now), its_run or '', a or '', b or '',
+    closed_id, closed_run, what == 'run' and inherited() or nil}
+end
+
 local ours, orphan, its_tick, its_attempt = false, false, '', 0
 if run then
   local fence, _
@@ -51,23 +57,16 @@ if run then
   orphan = fence ~= fence_of(value)
   if ours and not orphan then
     -- As an acquire does: the sender believes in another ttl from this sending on.
-    local its_fence, acquired_at = confirm(value, ttl)
-    return {1, 'run', integer(now), run, its_fence, acquired_at, '', '', inherited()}
+    return answer('run', run, confirm(value, ttl))
   end
 end
 
-local closed_id, closed_run = '', ''
 -- Write down as lost the open run, whose process is gone.
 local function bury()
   if orphan and not ours then
     closed_id = open
     closed_run = close(open, run, integer(now), 'lost', 'its lease ended before it did')
   end
-end
-
-local function answer(what, its_run, a, b)
-  return {what == 'run' and 1 or 0, what, integer(now), its_run or '', a or '', b or '',
-    closed_id, closed_run, what == 'run' and inherited() or nil}
 end
 
 -- Of ticks that are passed over for the same reason, only the last one is kept: else a long pause

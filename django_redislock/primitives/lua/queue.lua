@@ -89,16 +89,6 @@ local function tell(inbox, message)
   end
 end
 
--- Whether a message to this inbox may say for how long the lock is handed over. Processes of earlier versions
--- have no such letter.
-local function understands(inbox)
-  return string.find(inbox, 'm%x+$')
-end
-
-local function just_now(seen)
-  return now >= tonumber(seen) and now - seen < 1000 * CLAIM_WINDOW
-end
-
 -- Whether there is room for a waiter; nil: it waits for a lock of another kind, which can't be held
 -- together with this one. A mutex has no `fits`, and its waiters have nothing behind a tab.
 local function has_room(says, fits)
@@ -159,7 +149,8 @@ local function hand_over(grant, caller, fits)
       if knows and inbox == own_inbox then
         table.insert(granted, first)
         table.insert(granted, grant(first, ttl, ttl, says, '+'))
-      elseif knows and there and understands(inbox) and just_now(seen) then
+      elseif knows and there and string.find(inbox, 'm%x+$')  -- those of earlier versions have no such letter
+        and now >= tonumber(seen) and now - seen < 1000 * CLAIM_WINDOW then
         local lives = math.min(ttl, math.floor((seen + SIGN_OF_LIFE - now) / 1000))
         local fence = grant(first, ttl, lives, says, '+')
         tell(inbox, table.concat({first, fence, integer(now), lives}, '|'))
