@@ -31,7 +31,7 @@ from ..base.clock import now
 from ..base.servers import Servers
 from . import connections
 from .cluster import Cluster, slot_of
-from .connections import AsyncPool, Pool, Pools, PoolsOfClient, pools_of
+from .connections import Pools, PoolsOfClient, pools_of
 from .loans import Lines, lines_of
 
 T = TypeVar("T")
@@ -44,21 +44,13 @@ _by_slot: set[str] = set()
 them, too."""
 
 
-class Busy(dict[str, float]):
-    """The keys of locks that were not free, and until when that is expected of them."""
-
-    def __init__(self, _: Server) -> None: ...
-
-
 class Server:
     """A Redis server, or a cluster, as one alias or one client reaches it."""
 
-    each: tuple[Server, ...] = ()
-    """The servers of a Redlock. A single server has none."""
     look_at = 0.0
     """When to ask once more whether it has slots (ports.py)."""
 
-    def __init__(self, using: str, pools: Pools) -> None:
+    def __init__(self, using: str, pools: Pools, each: tuple[Server, ...] = ()) -> None:
         _refuse_eventlet()
         self.using = using
         """The alias. For a client without an alias: the URL of its server, without secrets."""
@@ -68,9 +60,19 @@ class Server:
         """Its host and port, or its socket, for people."""
         self.declared = pools.clustered
         """Whether the settings say that the keys of one script must be in one slot."""
+        self.each = each
+        """The servers of a Redlock. A single server has none."""
+        self.shared_pool = pools.shared
+        """Returns the pool that the project's cache or client uses. For a cluster: the pools that
+        all threads share."""
+        self.background_pool = pools.background
+        """Makes a pool whose connections wait for `BACKGROUND_TIMEOUT` at most."""
+        self.async_pool = pools.for_loop
+        """Makes the connections of the running event loop."""
         self._pools = pools
         self._kept = _kept.setdefault(pools.address, {})
-        self.busy = self.kept(Busy)
+        self.busy: dict[str, float] = self._kept.setdefault(("busy",), {})
+        """The keys of locks that were not free, and until when that is expected of them."""
 
     @property
     def clustered(self) -> bool:
@@ -85,24 +87,11 @@ class Server:
         _by_slot.add(self.address)
         _found = {}  # what was decided about locks there may be wrong now
 
-    def shared_pool(self) -> Pool:
-        """Return the pool that the project's cache or client uses. For a cluster: the pools that
-        all threads share."""
-        return self._pools.shared()
-
     @cached_property
     def links(self) -> Lines | Cluster[ConnectionPool]:
         """The connections of this pool that threads have borrowed; or the pools of a cluster."""
         pool = self.shared_pool()
         return pool if isinstance(pool, Cluster) else lines_of(pool)
-
-    def background_pool(self) -> Pool:
-        """Make a pool whose connections wait for `BACKGROUND_TIMEOUT` at most."""
-        return self._pools.background()
-
-    def async_pool(self) -> AsyncPool:
-        """Make the connections of the running event loop."""
-        return self._pools.for_loop()
 
     def slot(self, key: str) -> int:
         """Return the slot of a key: one script may touch keys of one slot only. On one primary all
@@ -165,25 +154,23 @@ class _ServerOfClient(Server):
 _by_pool: weakref.WeakKeyDictionary[ConnectionPool, _ServerOfClient] = weakref.WeakKeyDictionary()
 
 
-class _Several(Server):
-    """The servers of a Redlock together."""
+class _PoolsOfSeveral:
+    """The servers of a Redlock together, which have no pool in common."""
 
-    def __init__(self, using: Servers) -> None:
-        self.using = using
-        self.each = tuple(map(server_of, using.aliases))
-        self.where = ", ".join(one.where for one in self.each)
-        self.address = _common_address(self.each)
-        self.declared = False
-        self._kept = _kept.setdefault(self.address, {})
-        self.busy = self.kept(Busy)
+    clustered = False
 
-    def _refuse(self, **_: object) -> Any:
+    def __init__(self, using: Servers, each: tuple[Server, ...]) -> None:
+        self._using = using
+        self.address = _common_address(each)
+        self.where = ", ".join(one.where for one in each)
+
+    def _refuse(self) -> Any:
         raise ImproperlyConfigured(
-            f"{self.using} are several servers, which only a Redlock works with. Write one alias "
+            f"{self._using} are several servers, which only a Redlock works with. Write one alias "
             f"of CACHES, or 'KIND': 'redlock' beside them in REDISLOCK['LOCKS']."
         )
 
-    shared_pool = background_pool = async_pool = _refuse
+    shared = background = for_loop = _refuse
 
 
 def _common_address(servers: tuple[Server, ...]) -> str:
@@ -227,9 +214,11 @@ def server_of(using: str) -> Server:
     key = using.aliases if isinstance(using, Servers) else using
     found = known.get(key)
     if found is None:
-        found = known[key] = (
-            _Several(using) if isinstance(using, Servers) else Server(using, _pools_of(using))
-        )
+        if isinstance(using, Servers):
+            each = tuple(map(server_of, using.aliases))
+            found = known[key] = Server(using, _PoolsOfSeveral(using, each), each)
+        else:
+            found = known[key] = Server(using, _pools_of(using))
     return found
 
 
