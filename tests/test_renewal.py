@@ -421,19 +421,19 @@ class TestManyLeases:
     def test_released_leases_leave_little_behind(self, redis: Redis, looks: list[float]) -> None:
         """Also when the watchdog has seen each of them, and they would be due much later."""
         watched = renewal_module.watchdog(server_of("default"))
-        for n in range(2 * renewal_module.BATCH):
+        for n in range(2 * renewal_module.MOST_AT_ONCE):
             before = len(looks)
             lease = redis_lock("job", ttl=60_000 - 100 * n).acquire()
             assert lease
             eventually(lambda before=before: len(looks) > before)
             lease.release()
-        assert len(watched._due) <= renewal_module.BATCH + 2
+        assert len(watched._due) <= renewal_module.MOST_AT_ONCE + 2
         assert not watched._news
         assert not watched.register.lifetimes
 
     def test_the_most_urgent_first(self, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
         """A short lease that becomes due while many long ones are being renewed is the next."""
-        monkeypatch.setattr(renewal_module, "BATCH", 2)
+        monkeypatch.setattr(renewal_module, "MOST_AT_ONCE", 2)
         monkeypatch.setattr(renewal_module, "MOMENT", 0.0)
         watched = renewal_module.watchdog(server_of("default"))
         long = [redis_lock(f"long:{n}", ttl=60).acquire() for n in range(20)]

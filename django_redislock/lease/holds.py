@@ -34,7 +34,6 @@ class Cancellation:
     """Cancels the task that holds a lease when it is lost, as asyncio.timeout() does."""
 
     def __init__(self, task: asyncio.Task[Any]) -> None:
-        self._loop = task.get_loop()
         self._task = task
         self._before = task.cancelling()
         self._over = False
@@ -43,7 +42,7 @@ class Cancellation:
     def request(self) -> None:
         """Cancel the task. Any thread may call this."""
         try:
-            self._loop.call_soon_threadsafe(self._deliver)
+            self._task.get_loop().call_soon_threadsafe(self._deliver)
         except RuntimeError:
             logger.debug("The event loop of a lost lease is closed already.")
 
@@ -227,8 +226,7 @@ class Holds(list[Hold]):
                 # No call comes before this line, and so no other thread enters it, too.
                 hold.entered, hold.lease, hold.by = number, its, me
                 return hold
-        hold = Hold(me)
-        hold.entered, hold.lease = number, its
+        hold = Hold(me).enter(lease)
         self.append(hold)
         return hold
 

@@ -212,10 +212,8 @@ async def renew(port: Port, leases: Sequence[Lifetime], ttl: float | None = None
             if lease.sound(heard) or lease.expire() is None:
                 lease.claim.ttl = its_ttl if ttl is not None else lease.claim.ttl
                 lease.renewed(sent, its_ttl)
-        elif isinstance(refusal, LockUnavailable):
-            lease.unknown()
-        elif lease.closing:
-            lease.unknown()  # its release has overtaken this renewal
+        elif isinstance(refusal, LockUnavailable) or lease.closing:
+            lease.unknown()  # closing: its release has overtaken this renewal
         else:
             lease.told(refusal)
     for lease in leases:

@@ -47,7 +47,7 @@ from ..base.background import Background
 from ..base.clock import now
 from ..base.exceptions import LeaseLost, LockError, LockUnavailable
 from ..base.people import Holding
-from ..primitives.contract import NO_TERMS, Claim, Port, Terms, run
+from ..primitives.contract import MOST_AT_ONCE, NO_TERMS, Claim, Port, Terms, run
 from ..transport import connections, maintenance, subscription
 from ..transport.cluster import Node
 from ..transport.inbox import Inbox
@@ -59,8 +59,6 @@ from .register import PRESENCE, PRESENCE_EVERY, register, show_life, written_dow
 
 logger = logging.getLogger("django_redislock")
 
-BATCH = 250
-"""Leases in one request, which keeps Redis busy for as long as a few hundred plain commands."""
 EARLY = 0.25
 """A renewal may come early by this part of its interval, so that batches form."""
 MOMENT = 0.1
@@ -152,13 +150,12 @@ class Watchdog:
         self._news[lease.claim.token] = lease
         self.look_by(lease.next)
 
-    def suspect(self, keys: Sequence[bytes] | None) -> None:
+    def suspect(self, keys: Sequence[str] | None) -> None:
         """Renew the leases on these keys now, since somebody else has changed them. None: all."""
         if keys is None:
             leases = [*self.register.lifetimes.copy().values()]
         else:
-            names = [key.decode(errors="surrogateescape") for key in keys]
-            leases = self.register.lifetimes_on(names)
+            leases = self.register.lifetimes_on(keys)
         for lease in leases:
             if lease.tracked and lease.renew:
                 # The holder may be extending it, and set its due time after this.
@@ -269,7 +266,7 @@ class Watchdog:
             except KeyError:  # the lease was released just now
                 break
             self._schedule(lease)
-        if len(self._due) > 2 * len(self.register.lifetimes) + BATCH:
+        if len(self._due) > 2 * len(self.register.lifetimes) + MOST_AT_ONCE:
             # The rest are entries of leases that are no longer held.
             self._due = [entry for entry in self._due if self._valid(*entry)]
             heapq.heapify(self._due)
@@ -287,14 +284,11 @@ class Watchdog:
             return
         if not lease.renew or lease.in_doubt or lease.term < SHORT:
             self._deadlines.start()
-        lease.early = 0.0
+        lease.at, lease.early = lease.next, 0.0
         if lease.renew:
-            ttl = lease.term
-            lease.early = EARLY * ttl / 3
-            self._shortest = min(self._shortest, ttl)
-        lease.at = lease.next
-        if lease.at < lease.due:
-            lease.early = 0.0
+            self._shortest = min(self._shortest, lease.term)
+            if lease.at == lease.due:
+                lease.early = EARLY * lease.term / 3
         heapq.heappush(self._due, (lease.at, next(_order), lease))
 
     def _living(self, lifetime: Lifetime) -> Held | None:
@@ -353,7 +347,7 @@ class Watchdog:
         """Return the most urgent leases that are ready and can be renewed in one request."""
         ready = self._ready[together]
         leases: list[Lifetime] = []
-        while ready and len(leases) < BATCH:
+        while ready and len(leases) < MOST_AT_ONCE:
             lease = ready.pop()[2]
             if self._valid(READY, 0, lease) and self._living(lease) is not None:
                 leases.append(lease)
@@ -463,8 +457,8 @@ class Watchdog:
                 self._untracked.update((lease.claim.token, lease) for lease in wanted)
             return
         within = min(PATIENCE * self._shortest, connections.BACKGROUND_TIMEOUT)
-        for start in range(0, len(wanted), BATCH):
-            some = wanted[start : start + BATCH]
+        for start in range(0, len(wanted), MOST_AT_ONCE):
+            some = wanted[start : start + MOST_AT_ONCE]
             for lease in some:
                 self._untracked.pop(lease.claim.token, None)
                 lease.tracked = True  # before: a message may come at once
@@ -476,14 +470,14 @@ class Watchdog:
                 box.unfollow()
                 return
             if not there:
-                self.suspect([key.encode(errors="surrogateescape") for key in keys])
+                self.suspect(keys)
 
     def _survey(self) -> None:
         """Look through all leases, and show that their process lives."""
         every_lease = self.register.lifetimes.copy().values()
         living = [lease for lease in every_lease if self._living(lease) is not None]
         self._shortest = min((its.term for its in living if its.renew), default=NEVER)
-        if len(self._behind) > BATCH:
+        if len(self._behind) > MOST_AT_ONCE:
             self._behind.clear()  # most are of leases that are gone
         # More time could cost a lease.
         least = min((its.term for its in living), default=NEVER)
@@ -510,15 +504,12 @@ class Watchdog:
 
     def _nodes_of(self, together: tuple[Hashable, ...]) -> set[Node | None]:
         """Return the nodes of a cluster that a request goes to. Without a cluster: {None}."""
-        if self._pool is None:
-            return {None}
         claim = self._ready[together][0][2].claim
         return {connections.node_of(self._pool, keys.lock) for keys in claim.renewed_keys}
 
     def _failed(self, nodes: set[Node | None]) -> set[Node | None]:
-        """Return the nodes that did not answer the last request."""
-        known = nodes & connections.failed(self._pool) if self.server.clustered else nodes
-        return known | nodes & {None}
+        """Return the nodes that did not answer the last request. None counts as one of them."""
+        return nodes & (connections.failed(self._pool) | {None})
 
     def _renew(self, leases: list[Lifetime], *, ask: bool) -> bool:
         """Renew the leases. Return False if the server did not answer, or was not asked."""

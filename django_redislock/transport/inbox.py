@@ -26,7 +26,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from redis.exceptions import (
     AskError,
@@ -50,7 +50,7 @@ from ..primitives.waiting import backoff
 from . import connections
 from .cluster import Node
 from .command import carry_out, foreign, primary_at
-from .protocol import STUMBLES, script
+from .protocol import STUMBLES, script, text_of
 from .server import Server
 from .subscription import ERROR, Heard, Subscription
 
@@ -83,7 +83,7 @@ class Follower(Protocol):
     def wake(self) -> None:
         """`Inbox.redirect` has changed."""
 
-    def suspect(self, keys: Sequence[bytes] | None) -> None:
+    def suspect(self, keys: Sequence[str] | None) -> None:
         """Somebody has changed these keys; None: perhaps any key."""
 
 
@@ -229,7 +229,7 @@ class Inbox:
     def wake_all(self) -> None:
         """Let all waiters check whether they have missed something."""
         for token in list(self._wakers):
-            self._wake(token, notified=False)
+            self.wake(token, notified=False)
 
     def waited_for(self, keys: Keys) -> bool:
         """Whether anybody of this process waits for a lock."""
@@ -238,12 +238,7 @@ class Inbox:
     def wake_neighbours(self, keys: Keys) -> None:
         """Let the waiters for a lock ask who has it."""
         for token in self._crowds.standing(keys):
-            self._wake(token, notified=True)
-
-    def hand_over(self, token: str, grant: Grant) -> None:
-        """Wake the waiter of `token`, which has its lock: another thread or task of this process
-        got the answer that says so."""
-        self._wake(token, notified=True, grant=grant)
+            self.wake(token, notified=True)
 
     def read(self, token: str, woken: threading.Event, seconds: float) -> bool:
         """Let the waiting thread of `token` read the messages: return after the first ones, when
@@ -317,9 +312,9 @@ class Inbox:
                 token, handed = read_message(data.decode(errors="replace"), since)
                 self._tell(token, notified=True, grant=handed)
             elif self._follower is not None:
-                self._follower.suspect(data)
+                self._follower.suspect(None if data is None else [*map(text_of, data)])
         elif kind in (b"subscribe", b"ssubscribe"):
-            self._asked.pop(name := _text(channel), None)
+            self._asked.pop(name := text_of(channel), None)
             self._subscribed.add(name)
             if name == INVALIDATED:
                 self.redirect = self._number
@@ -331,7 +326,7 @@ class Inbox:
                 self._call()
         elif kind == b"sunsubscribe":
             # The server says so, too, if the slot of this channel has moved to another node.
-            self._subscribed.discard(name := _text(channel))
+            self._subscribed.discard(name := text_of(channel))
             self._wake_those_of(name)
         elif kind == ERROR:
             self._refused(data)
@@ -352,9 +347,11 @@ class Inbox:
     def _wake_those_of(self, channel: str) -> None:
         for token, its in self._channels.copy().items():
             if channel in its:
-                self._wake(token, notified=False)
+                self.wake(token, notified=False)
 
-    def _wake(self, token: str, *, notified: bool, grant: Grant | None = None) -> None:
+    def wake(self, token: str, *, notified: bool, grant: Grant | None = None) -> None:
+        """Wake the waiter of `token`. With a grant it has its lock: another thread or task of this
+        process got the answer that says so."""
         self._tell(token, notified=notified, grant=grant)
         its = self._subscription
         if token == self._reader and its is not None:
@@ -476,17 +473,13 @@ class Inbox:
         place, and show that all of them live."""
         self._looks_often = bool(self._crowds.resting)
         for token in self._crowds.next_ones():
-            self._wake(token, notified=False)
+            self.wake(token, notified=False)
         if not self._looks_often or now() < self._present_at:
             return
         self._present_at = now() + PRESENT_EVERY
         for queue, tokens in self._crowds.parts():
             for token in present(server, queue, tokens):
-                self._wake(token, notified=False)
-
-
-def _text(channel: Any) -> str:
-    return channel.decode(errors="surrogateescape") if isinstance(channel, bytes) else str(channel)
+                self.wake(token, notified=False)
 
 
 AT_ONCE = 500

@@ -307,7 +307,7 @@ class BasePort:
     async def hand_over(self, grants: Sequence[tuple[str, Grant]]) -> None:
         assert self._own_inbox is not None
         for token, grant in grants:
-            self._own_inbox.hand_over(token, grant)
+            self._own_inbox.wake(token, notified=True, grant=grant)
         # A thread that was woken runs only when this one releases the interpreter.
         await self.sleep(0)
 
@@ -497,7 +497,6 @@ class AsyncPort(BasePort):
             async with asyncio.timeout(seconds):
                 await self._woken.wait()
         self._woken.clear()
-        self._news.woken = False
 
 
 def straight(server: Server, terms: Terms, request: Request, until: float) -> int | SyncPort:

@@ -40,7 +40,7 @@ def pack(words: Sequence[Word], *first: Word) -> bytes:
     texts: Any = words
     if not _TEXTS.issuperset(map(type, words)):
         # `str` takes no steps of Python, and few requests have bytes.
-        texts = [*map(_text if bytes in map(type, words) else str, words)]
+        texts = [*map(text_of if bytes in map(type, words) else str, words)]
     text = _head(len(texts), *first) + "".join(map(_word, map(len, texts), texts))
     if text.isascii():  # so that characters are bytes
         return text.encode()
@@ -52,7 +52,7 @@ def pack(words: Sequence[Word], *first: Word) -> bytes:
 _TEXTS = frozenset({str, Secret, Shared, Index})
 
 
-def _text(word: Word) -> str:
+def text_of(word: Word) -> str:
     return word.decode(errors="surrogateescape") if isinstance(word, bytes) else str(word)
 
 

@@ -23,8 +23,7 @@ from django_redislock import (
 )
 from django_redislock.fencing import Fence
 from django_redislock.lease.register import register
-from django_redislock.lease.watchdog import BATCH
-from django_redislock.primitives import mutex
+from django_redislock.primitives.contract import MOST_AT_ONCE
 from django_redislock.transport.server import Server, server_of
 from tests.calling import at_length
 from tests.contract.api import Api, queued
@@ -248,10 +247,9 @@ def test_many_leases_are_extended_at_once(api: Api, redis: Redis) -> None:
 
 def test_more_names_than_one_request_extends(api: Api, redis: Redis) -> None:
     """They are extended in several requests."""
-    assert mutex.MOST_AT_ONCE == BATCH
-    lease = api.acquire(MultiLock([str(n) for n in range(BATCH)], ttl=10, renew=False))
+    lease = api.acquire(MultiLock([str(n) for n in range(MOST_AT_ONCE)], ttl=10, renew=False))
     api.extend(lease, 60)
-    assert all(redis.pttl(key(str(n))) > 55_000 for n in (0, BATCH - 1))
+    assert all(redis.pttl(key(str(n))) > 55_000 for n in (0, MOST_AT_ONCE - 1))
     api.release(lease)
     assert not redis.exists(key("0"), key("99"))
 

@@ -169,7 +169,7 @@ def test_own_renewals_tell_nothing(
         tracked(there)
     assert suspected == []
     there.pexpire(KEY, 5999)
-    eventually(lambda: suspected == [[KEY.encode()]])
+    eventually(lambda: suspected == [[KEY]])
 
 
 def test_a_lease_that_is_kept(api: Api, there: Redis) -> None:
