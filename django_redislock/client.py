@@ -199,7 +199,7 @@ class Lock(RedisLock):
                 if begun is None:
                     return True
                 port.begun = begun.begun
-            got = await claims.acquire(port, server, claim, policy, wait, hold)
+            got = await claims.acquire(port, server, claim, wait, hold)
         except BaseException:
             held: _Held | None = getattr(self.local, "held", None)
             if held is not None and held.claim is claim:

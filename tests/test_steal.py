@@ -21,7 +21,7 @@ from django_redislock import (
     TimestampLock,
     redis_lock,
 )
-from django_redislock.lease import claims
+from django_redislock.primitives import mutex
 from django_redislock.signals import lock_cleared
 from django_redislock.testing import locks_always_busy, locks_always_free
 from tests.contract.api import Api, queued
@@ -102,8 +102,8 @@ def test_an_answer_that_is_lost(held: Any, monkeypatch: pytest.MonkeyPatch, redi
         await honest(*args)
         raise LockUnavailable("lost", doubtful=True)
 
-    honest = claims.steal
-    monkeypatch.setattr(claims, "steal", steal)
+    honest = mutex.steal
+    monkeypatch.setattr(mutex, "steal", steal)
     with pytest.raises(LockUnavailable):
         redis_lock("job").acquire(steal=True, reason=WHY)
     eventually(lambda: not redis.exists("redislock:{job}"))

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import shlex
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
@@ -57,14 +57,6 @@ from .watchdog import watchdog
 T = TypeVar("T")
 
 
-async def to_its_end(port: Port, clean_up: Coroutine[Any, Any, object]) -> None:
-    """Run a clean-up to its end, even if the caller is cancelled meanwhile."""
-    if isinstance(port, AsyncPort):
-        await asyncio.shield(keep(asyncio.ensure_future(clean_up)))
-    else:
-        await clean_up
-
-
 async def beside_orm(port: Port, call: Callable[[], T]) -> T:
     """Call it in the thread in which the caller's ORM works, since each thread has database
     connections of its own."""
@@ -73,9 +65,25 @@ async def beside_orm(port: Port, call: Callable[[], T]) -> T:
     return call()
 
 
-async def announce(port: Port | None, event: LockEvent) -> None:
+async def _announce(
+    port: Port | None,
+    outcome: signals.EventKind,
+    keys: Keys,
+    server: Server,
+    whose: Claim | Holder,
+    **more: Any,
+) -> None:
     """Log an event, and call the receivers of its signal. Without a port they are called in
     another thread: this one may be any, perhaps one with an event loop."""
+    event = LockEvent(
+        outcome=outcome,
+        name=keys.name,
+        key=keys.lock,
+        using=server.using,
+        owner=whose.owner,
+        label=whose.label,
+        **more,
+    )
     signals.log(event)
     if isinstance(port, AsyncPort):
         await signals.asend(event)
@@ -229,14 +237,6 @@ async def obtain(port: Port, claim: Claim, wait: float | None) -> Grant | LockNo
     return await claim.primitive.acquire(port, claim, wait)
 
 
-async def steal(port: Port, server: Server, claim: Claim, reason: str) -> Grant | LockNotAcquired:
-    """Hold `claim`, whoever holds the lock, who is told the reason."""
-    robbed: list[Holder] = []
-    got = await mutex.steal(port, claim, reason, robbed.append)
-    await tell_cleared(port, claim.keys, server, robbed, claim.owner, reason)
-    return got
-
-
 async def release(port: Port, claim: Claim) -> Refusal | None:
     """Release `claim`, as `Primitive.release`: by the short request, if that may do."""
     return None if await drop(port, claim) else await claim.primitive.release(port, claim)
@@ -259,7 +259,6 @@ async def acquire(
     port: SyncPort | AsyncPort,
     server: Server,
     claim: Claim,
-    policy: Policy,
     wait: float | None,
     hold: Callable[[Grant], T],
     reason: str = "",
@@ -273,7 +272,9 @@ async def acquire(
     until = waiting.end(began, wait)
     try:
         if reason:
-            got = await steal(port, server, claim, reason)
+            robbed: list[Holder] = []
+            got = await mutex.steal(port, claim, reason, robbed.append)
+            await tell_cleared(port, claim.keys, server, robbed, claim.owner, reason)
         else:
             got = await obtain(port, claim, wait)
         if isinstance(got, LockNotAcquired):
@@ -286,7 +287,6 @@ async def acquire(
             waited, holder = got.waited, got.holder
             await report(port, "not acquired", claim, server, waited=waited, holder=holder)
             return got
-        claim.granted = got
         held = hold(got)
         if got.missed_wakeup:  # counted in the background: the holder has waited for long enough
             key = counter(claim.keys.index, "missed_wakeups")
@@ -298,7 +298,7 @@ async def acquire(
         await cut_short(error, port_type, server, claim, until)
         if claim.guarded and isinstance(error, LockUnavailable) and server.clustered:
             # That has turned out only now. From now on the claim is refused before it is sent.
-            kinds.guarded(Policy(using=server.using, after_loss=policy.after_loss), lambda _: True)
+            kinds.guarded(Policy(using=server.using, after_loss="wait"), lambda _: True)
         if type(error) is LockError and claim.primitive.kind != "redlock":
             raise await _explained(port_type(server), claim, server.using, error) from error
         raise
@@ -346,22 +346,25 @@ async def settle(
     """Take back what an acquire may have done: here until `until`, and later in the background."""
     left = until - now()
     if left > 0:
-        within = None if left == float("inf") else left
-        await take_back(port_type(server, terms=Terms(within)), server, claim)
+        await take_back(port_type(server, terms=Terms(left)), server, claim)
     else:
         withdraw(server, claim)
 
 
 async def take_back(port: Port, server: Server, claim: Claim) -> None:
-    """Run `undo` to its end; if an event loop ends meanwhile, the watchdog does."""
+    """Run `_undo` to its end, even if the caller is cancelled meanwhile; if an event loop ends
+    meanwhile, the watchdog does."""
     try:
-        await to_its_end(port, undo(port, server, claim))
+        if isinstance(port, AsyncPort):
+            await asyncio.shield(keep(asyncio.ensure_future(_undo(port, server, claim))))
+        else:
+            await _undo(port, server, claim)
     except BaseException:
         _take_back_later(server, claim)
         raise
 
 
-async def undo(port: Port, server: Server, claim: Claim) -> None:
+async def _undo(port: Port, server: Server, claim: Claim) -> None:
     """Take back what an interrupted acquire or release has done, or may still do."""
     try:
         await claim.primitive.release(port, claim)
@@ -461,20 +464,8 @@ async def tell_cleared(
 ) -> None:
     """Tell the world whose holds an operator has ended."""
     for holder in holders if signals.wanted("cleared") else ():
-        event = LockEvent(
-            outcome="cleared",
-            name=keys.name,
-            key=keys.lock,
-            using=server.using,
-            owner=holder.owner,
-            label=holder.label,
-            fencing_token=holder.fencing_token,
-            held=holder.held,
-            holder=holder,
-            by=by,
-            why=reason,
-        )
-        await announce(port, event)
+        its = {"fencing_token": holder.fencing_token, "held": holder.held, "holder": holder}
+        await _announce(port, "cleared", keys, server, holder, by=by, why=reason, **its)
 
 
 async def _count(port: Port, key: str) -> None:
@@ -485,21 +476,11 @@ async def _count(port: Port, key: str) -> None:
 async def report(
     port: Port | None, outcome: signals.EventKind, claim: Claim, server: Server, **more: Any
 ) -> None:
-    """Report the outcome for a claim, with what the server has granted, as `announce` does."""
+    """Report the outcome for a claim, with what the server has granted, as `_announce` does."""
     if not signals.wanted(outcome):
         return
-    granted: dict[str, Any] = {}
     if claim.granted is not None:
-        granted["fencing_token"] = claim.granted.fencing_token
+        more["fencing_token"] = claim.granted.fencing_token
         if outcome != "acquired":
-            granted["held"] = now() - claim.granted.sent
-    event = LockEvent(
-        outcome=outcome,
-        name=claim.keys.name,
-        using=server.using,
-        owner=claim.owner,
-        label=claim.label,
-        key=claim.keys.lock,
-        **granted | more,
-    )
-    await announce(port, event)
+            more["held"] = now() - claim.granted.sent
+    await _announce(port, outcome, claim.keys, server, claim, **more)

@@ -12,7 +12,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 
 from ..base import people, process, tokens
 from ..base.exceptions import LockNotAcquired, LockReentered, LockUnavailable
-from ..base.people import Holder
+from ..base.people import Holder, Holding
 from ..primitives import mutex, permits
 from ..primitives.contract import Claim, Grant, Primitive, Sight, run
 from ..primitives.keys import Keys, validate_name
@@ -35,7 +35,6 @@ from .holds import Cancellation, Entered, Hold, Running, innermost, last
 from .lease import Lease
 from .lifetime import A_SECOND
 from .plan import Plan, plan_of
-from .register import Register
 from .unlocked import instead, unlocked_here
 
 _OWNED = (
@@ -203,14 +202,12 @@ class Lock(Entered):
         """The blocks that were entered and not left. The lease of a block may be lost by now, so
         that the watchdog has forgotten it."""
         if options:
-            self._obey(dict(options))
-
-    def _obey(self, given: dict[str, Any]) -> None:
-        for field in tuple(given):
-            if validate := ARGUMENT_VALIDATORS.get(field):
-                self._explicit[field] = validate(given.pop(field), field)
-        if given:
-            self._obey_besides(given)
+            given = dict[str, Any](options)
+            for field in options:
+                if validate := ARGUMENT_VALIDATORS.get(field):
+                    self._explicit[field] = validate(given.pop(field), field)
+            if given:
+                self._obey_besides(given)
 
     def _obey_besides(self, given: dict[str, Any]) -> None:
         """Obey the arguments that are no settings."""
@@ -475,7 +472,7 @@ class Lock(Entered):
             return outer
         known = plan.register.knows(keys)
         if known or keys.timestamp_key:
-            mine = self._held(plan.register, keys, primitive, me, wait)
+            mine = self._held(plan, keys, me, wait)
             if mine is not None and self._hold_again(mine, policy, me):
                 return mine
         claim = Claim(
@@ -502,15 +499,13 @@ class Lock(Entered):
                 return lease
         port = port or port_type(server, terms=plan.terms)
         try:
-            return await claims.acquire(port, server, claim, policy, wait, hold, reason)
+            return await claims.acquire(port, server, claim, wait, hold, reason)
         except LockUnavailable as error:
             if policy.unavailable == "raise" or not error.away or reason:
                 raise
             return await instead(port, plan, claim, me, error)
 
-    def _hold(
-        self, plan: Plan, claim: Claim, me: people.Holding, whole: bool, grant: Grant
-    ) -> Lease:
+    def _hold(self, plan: Plan, claim: Claim, me: Holding, whole: bool, grant: Grant) -> Lease:
         """Return the lease of a claim that was granted: a young one, if it may be that."""
         if claim.found is not None:
             notes.refuse_poisoned(claim, plan.policy)
@@ -529,7 +524,7 @@ class Lock(Entered):
         lease._complete()
         return lease
 
-    def _hold_again(self, lease: Lease, policy: Policy, me: people.Holding) -> bool:
+    def _hold_again(self, lease: Lease, policy: Policy, me: Holding) -> bool:
         """Let this thread or task hold its lease once more. Return False if it is being released
         already."""
         hold = Hold(me)
@@ -559,22 +554,15 @@ class Lock(Entered):
         if wait != 0 or in_block:
             raise LockReentered(self.name, lease.label, advice or ("" if in_block else HANDED_ON))
 
-    def _held(
-        self,
-        register: Register,
-        keys: Keys,
-        primitive: Primitive,
-        me: people.Holding,
-        wait: float | None,
-    ) -> Lease | None:
+    def _held(self, plan: Plan, keys: Keys, me: Holding, wait: float | None) -> Lease | None:
         """Return the lease of this thread or task that is to be held once more, or None if it may
         take another one. Raises `LockReentered`, also if it would wait for its own timestamp
         key."""
-        mine = self._held_already(primitive, register.held(keys.lock, me), me, wait)
+        mine = self._held_already(plan, plan.register.held(keys.lock, me), wait)
         if mine is not None:
             return mine
         lock = keys.of_timestamp().lock if keys.timestamp_key else keys.lock
-        for lease in register.held(lock, me):
+        for lease in plan.register.held(lock, me):
             its = lease._claim.keys
             another = its.lock != keys.lock and (keys.timestamp_key or its.timestamp_key)
             if another and lease._lifetime.alive:
@@ -582,16 +570,13 @@ class Lock(Entered):
                 self._refuse_own(lease, wait, advice)
         return None
 
-    def _held_already(
-        self, primitive: Primitive, leases: list[Lease], me: people.Holding, wait: float | None
-    ) -> Lease | None:
-        """Do `_held` for the leases on one name."""
+    def _held_already(self, plan: Plan, leases: list[Lease], wait: float | None) -> Lease | None:
+        """Do `_held` for the leases on one name, of this thread or task."""
+        primitive = plan.primitive
         mine = [
             lease
             for lease in leases
-            if lease._holds.holder is me
-            and lease._lifetime.alive
-            and _alike(lease._claim.primitive, primitive)
+            if lease._lifetime.alive and _alike(lease._claim.primitive, primitive)
         ]
         if not mine:
             return None

@@ -9,15 +9,13 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Unpack
 
-from ..base import people
-from ..base.people import Holder
+from ..base.people import Holder, Holding
 from ..base.servers import Servers
 from ..lease.lease import Lease
 from ..lease.lock import BlockOptions, Lock, OnConflict_co, Options
 from ..lease.plan import Plan, plan_of
-from ..lease.register import Register
 from ..primitives import mutex, permits
-from ..primitives.contract import Primitive, Sight
+from ..primitives.contract import Sight
 from ..primitives.keys import KeysTogether, validate_key, validate_name
 from ..settings import conf, kinds
 from ..settings.naming import name_maker
@@ -309,15 +307,8 @@ class MultiLock(FunctionDecorator[OnConflict_co], Lock):
         keys.parts = tuple(parts)
         return keys
 
-    def _held(
-        self,
-        register: Register,
-        keys: Any,
-        primitive: Primitive,
-        me: people.Holding,
-        wait: float | None,
-    ) -> Lease | None:
-        there = [register.held(its.lock, me) for its in keys.parts]
+    def _held(self, plan: Plan, keys: Any, me: Holding, wait: float | None) -> Lease | None:
+        there = [plan.register.held(its.lock, me) for its in keys.parts]
         mine = [
             lease
             for leases in there
@@ -329,7 +320,7 @@ class MultiLock(FunctionDecorator[OnConflict_co], Lock):
         if own is not None and not all(own in leases for leases in there):
             self._refuse_own(own, wait, ADVICE)
             return None
-        return self._held_already(primitive, [own] if own else [], me, wait)
+        return self._held_already(plan, [own] if own else [], wait)
 
     async def _look(self, port_type: type[SyncPort | AsyncPort]) -> list[Sight]:
         port = port_type(server_of(self._policy().using))

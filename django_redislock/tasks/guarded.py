@@ -248,7 +248,7 @@ class Guarded:
                 raise too_late(claim) from None
 
         port = SyncPort(plan.server, terms=plan.terms)
-        run(claims.acquire(port, plan.server, claim, plan.policy, 0.0, hold))
+        run(claims.acquire(port, plan.server, claim, 0.0, hold))
 
     def _too_large(self, text: bytes) -> ValueError:
         return ValueError(
