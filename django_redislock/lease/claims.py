@@ -27,7 +27,6 @@ from .. import signals
 from ..base.clock import deadline, now
 from ..base.exceptions import LockError, LockNotAcquired, LockUnavailable
 from ..base.people import Holder
-from ..base.servers import Servers
 from ..base.tokens import word
 from ..primitives import mutex, note, permits, queued, waiting
 from ..primitives.contract import (
@@ -449,7 +448,7 @@ async def clear(
     """Take a lock away from the holders that an operator saw, and delete its keys of a wrong type.
     Return False if it changed hands."""
     tokens = [sight.token for sight in seen]
-    one = not isinstance(server.using, Servers)
+    one = not server.each
     mended = one and await _broken(port, keys)
     done = await primitive.clear(port, keys, tokens, by, reason) if tokens else []
     cleared = [sight for sight, was in zip(seen, done, strict=True) if was]

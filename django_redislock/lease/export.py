@@ -21,7 +21,7 @@ from ..settings import conf, kinds
 from ..settings.policy import DEFAULTS, EXPORT_VALIDATORS, Policy
 from ..settings.validators import MIN_TTL, validate_label
 from ..transport.server import clustered
-from .lifetime import Lifetime
+from .lifetime import NEVER, Lifetime
 from .notes import EXPORTED
 
 SALT = "django_redislock.lease.lease"
@@ -40,7 +40,7 @@ class Exported(NamedTuple):
     @classmethod
     def of(cls, lifetime: Lifetime, policy: Policy) -> Exported:
         """Raises `LockError` for a kind that stays where it is."""
-        claim, hold_left = lifetime.claim, lifetime.hold_left(now())
+        claim, hold_left = lifetime.claim, lifetime.hold_until - now()
         keys, primitive = claim.keys, claim.primitive
         kind = "mutex" if primitive is TOGETHER else primitive.kind
         if kind not in kinds.KINDS or kind == "redlock":
@@ -55,7 +55,7 @@ class Exported(NamedTuple):
             fractions=getattr(primitive, "fractions", False),
             # Near the end of `max_hold` both are less than anybody may ask for.
             ttl=max(claim.ttl, MIN_TTL),
-            max_hold=None if hold_left is None else max(hold_left, MIN_TTL),
+            max_hold=None if hold_left == NEVER else max(hold_left, MIN_TTL),
             renew=lifetime.renew,
         )
         note = "" if lifetime.notes is None else lifetime.notes.exported

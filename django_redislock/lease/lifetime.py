@@ -119,7 +119,7 @@ class Lifetime:
     @property
     def alive(self) -> bool:
         """Whether its holder may hold the lease once more."""
-        return not self.closing and self.state in (LeaseState.HELD, LeaseState.UNKNOWN)
+        return self.sound(now())
 
     @property
     def next(self) -> float:
@@ -131,11 +131,6 @@ class Lifetime:
         if self.released or self.error is not None:
             return 0.0
         return max(0.0, self.deadline - now())
-
-    def hold_left(self, time: float) -> float | None:
-        """Return the seconds until renewal ends. None: it does not end."""
-        left = self.hold_until - time
-        return None if left == NEVER else max(left, 0.001)
 
     def next_ttl(self, time: float, ttl: float | None = None) -> float:
         """Return the ttl of a renewal sent at `time`: it ends no later than `max_hold` does."""

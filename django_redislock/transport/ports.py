@@ -108,6 +108,7 @@ class BasePort:
             self._links = pool
 
     now = staticmethod(now)
+    uniform = staticmethod(waiting.uniform)
 
     def plain(self, keys: Keys) -> bool:
         if self.begun is not None:
@@ -128,9 +129,6 @@ class BasePort:
         self._server.busy[keys.lock] = now() + BUSY_FOR
         if len(self._server.busy) > MOST_BUSY:
             self._server.busy.clear()
-
-    def uniform(self, low: float, high: float) -> float:
-        return waiting.uniform(low, high)
 
     def limit(self, left: float) -> None:
         replicas_timeout = self._terms.replicas_timeout if self._terms.replicas else 0.0
