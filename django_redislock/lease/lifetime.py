@@ -45,7 +45,6 @@ class Lifetime:
     """
 
     holds: Holds
-    renew = True
     hold_until = NEVER
     """When renewal ends."""
     closing = False
@@ -72,8 +71,7 @@ class Lifetime:
         """The conditions of each renewal beyond its answer."""
         if policy.max_hold is not None:
             self.hold_until = grant.sent + policy.max_hold
-        if not policy.renew:
-            self.renew = False
+        self.renew = policy.renew
         sent, term = grant.sent, grant.term(claim.ttl)
         self.write_at = ceil((sent + A_SECOND) / TOGETHER) * TOGETHER
         """When the watchdog writes it down in the index and in the history."""

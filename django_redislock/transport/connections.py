@@ -413,11 +413,9 @@ class PoolsInMemory:
     def background(self) -> Pool:
         from fakeredis import FakeRedis, FakeRedisConnection
 
-        kind = {"connection_class": FakeRedisConnection, "client_class": FakeRedis}
-        return redis.ConnectionPool(**self._options | kind)
+        return redis.ConnectionPool(FakeRedisConnection, client_class=FakeRedis, **self._options)
 
     def for_loop(self) -> AsyncPool:
         from fakeredis.aioredis import FakeAsyncRedisConnection
 
-        kind = {"connection_class": FakeAsyncRedisConnection}
-        return Multiplexed(aioredis.ConnectionPool(**self._options | kind))
+        return Multiplexed(aioredis.ConnectionPool(FakeAsyncRedisConnection, **self._options))
