@@ -11,12 +11,11 @@ any of these methods.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from itertools import groupby
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..base import tokens
-from ..base.exceptions import LockError, LockUnavailable
+from ..base.exceptions import LockError
 from ..base.people import Holding
 from ..base.servers import Servers
 from ..primitives.contract import Claim, Port, milliseconds, run
@@ -172,26 +171,6 @@ def _leases(found: Iterable[Lifetime | None], me: Holding | None) -> list[Any]:
         for lease in leases
         if lease is not None and (me is None or lease._holds.holder is me)
     ]
-
-
-def _kind(claim: Claim) -> tuple[str, str]:
-    """Return what the claims of one request to write them down have in common."""
-    return claim.primitive.kind, claim.names[0].index
-
-
-def written_down(port: Callable[[], Port], claims: Iterable[Claim]) -> bool:
-    """Write down what has been held for a while, for people. Return whether that is done."""
-    done = True
-    for _, some in groupby(sorted(claims, key=_kind), key=_kind):
-        batch = list(some)
-        try:
-            run(batch[0].primitive.write_down(port(), batch))
-        except LockError as error:
-            logger.debug("%d leases could not be written down: %s", len(batch), error)
-            done = False
-            if isinstance(error, LockUnavailable) and error.silent:
-                break  # the others would take as long again
-    return done
 
 
 def show_life(port: Port, server: Server, index: str, within: float) -> None:

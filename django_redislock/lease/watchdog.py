@@ -36,7 +36,6 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Coroutine, Hashable, Iterable, Sequence
-from functools import partial
 from typing import Any
 
 from redis import ConnectionPool
@@ -55,7 +54,7 @@ from ..transport.ports import SyncPort
 from ..transport.server import Server, every
 from .holds import Held
 from .lifetime import A_SECOND, NEVER, LeaseState, Lifetime, renew
-from .register import PRESENCE, PRESENCE_EVERY, register, show_life, written_down
+from .register import PRESENCE, PRESENCE_EVERY, register, show_life
 
 logger = logging.getLogger("django_redislock")
 
@@ -437,8 +436,18 @@ class Watchdog:
 
     def _write_down(self, claims: Iterable[Claim]) -> bool:
         """Write down what has been held for a while, for people. Return whether that is done."""
-        # More time could cost a lease.
-        return written_down(partial(self._port, PATIENCE * self._shortest), claims)
+        done = True
+        for _, some in itertools.groupby(sorted(claims, key=_kind), key=_kind):
+            batch = list(some)
+            port = self._port(PATIENCE * self._shortest)  # more time could cost a lease
+            try:
+                run(batch[0].primitive.write_down(port, batch))
+            except LockError as error:
+                logger.debug("%d leases could not be written down: %s", len(batch), error)
+                done = False
+                if isinstance(error, LockUnavailable) and error.silent:
+                    break  # the others would take as long again
+        return done
 
     def _track(self, leases: Iterable[Lifetime]) -> None:
         """Let the server say at once if somebody else changes a lock of these leases.
@@ -562,6 +571,11 @@ class Watchdog:
         if self.server.clustered:
             within = min(within, PATIENCE * self._shortest)
         return SyncPort(self.server, pool=self._pool, terms=terms._replace(within=within))
+
+
+def _kind(claim: Claim) -> tuple[str, str]:
+    """Return what the claims of one request to write them down have in common."""
+    return claim.primitive.kind, claim.names[0].index
 
 
 def watchdog(server: Server) -> Watchdog:
