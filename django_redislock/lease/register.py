@@ -119,9 +119,11 @@ class Register:
             return True
         return bool(keys.parts) and any(map(self.knows, keys.parts))
 
-    def lifetimes_on(self, keys: Sequence[str]) -> list[Lifetime]:
-        """Return the lifetimes of all leases on these keys."""
+    def lifetimes_on(self, keys: Sequence[str] | None) -> list[Lifetime]:
+        """Return the lifetimes of all leases on these keys. None: on any key."""
         lifetimes = self.lifetimes
+        if keys is None:
+            return [*lifetimes.copy().values()]
         tokens = [token for key in keys for token in tuple(self._tokens.get(key, ()))]
         return [its for token in tokens if (its := lifetimes.get(token)) is not None]
 

@@ -151,11 +151,7 @@ class Watchdog:
 
     def suspect(self, keys: Sequence[str] | None) -> None:
         """Renew the leases on these keys now, since somebody else has changed them. None: all."""
-        if keys is None:
-            leases = [*self.register.lifetimes.copy().values()]
-        else:
-            leases = self.register.lifetimes_on(keys)
-        for lease in leases:
+        for lease in self.register.lifetimes_on(keys):
             if lease.tracked and lease.renew:
                 # The holder may be extending it, and set its due time after this.
                 self._untracked[lease.claim.token] = lease
