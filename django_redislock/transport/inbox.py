@@ -25,7 +25,7 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from redis.exceptions import (
@@ -73,8 +73,9 @@ INVALIDATED = "__redis__:invalidate"
 """The channel of the messages that keys were changed (subscription.py)."""
 
 
-class Waker(Protocol):
-    def __call__(self, notified: bool, grant: Grant | Handed | None = None) -> object: ...
+Waker = Callable[[bool, Grant | Handed | None], object]
+"""Wakes a waiter. It is told whether its lock was handed over, or that it may have missed that;
+and by which grant, if that is known."""
 
 
 class Follower(Protocol):
@@ -176,8 +177,8 @@ class Inbox:
         return self._background.started
 
     def register(self, token: str, wake: Waker, keys: Sequence[Keys], *, task: bool) -> None:
-        """From now on, call `wake(True)` (from another thread) when `token` gets its lock, and
-        `wake(False)` when it may have missed that. `keys` are those of the locks for which it may
+        """From now on, call `wake` (from another thread): with True when `token` gets its lock,
+        with False when it may have missed that. `keys` are those of the locks for which it may
         wait."""
         self._wakers[token] = wake
         if len(keys) == 1:
@@ -357,7 +358,7 @@ class Inbox:
         if token == self._reader and its is not None:
             its.ring()
 
-    def _tell(self, token: str, *, notified: bool, grant: Grant | Handed | None = None) -> None:
+    def _tell(self, token: str, *, notified: bool, grant: Grant | Handed | None) -> None:
         """Wake a waiter. The one that reads the messages is awake, and looks by itself."""
         # In a function of its own, so that no variable of a loop keeps a waiter, and its client,
         # alive.

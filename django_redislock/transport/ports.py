@@ -245,7 +245,7 @@ class BasePort:
         # listening must not reach the next wait of this port.
         news = self._news = _News()
 
-        def wake(notified: bool, grant: Grant | Handed | None = None) -> None:
+        def wake(notified: bool, grant: Grant | Handed | None) -> None:
             news.grant = grant or news.grant
             news.notified |= notified
             news.woken = True
