@@ -228,7 +228,8 @@ class Guarded:
                     if not kept:
                         raise self._too_large(text) from start
                     named.tell("parked", id)
-                upkeep().add(named.keys.lock, lambda: sweep(named).left > 0, named.plan.ttl)
+                where = named.plan.server.address, named.keys.lock
+                upkeep().add(where, lambda: sweep(named).left > 0, named.plan.ttl)
             return instead(start)
         finally:
             for named in names:

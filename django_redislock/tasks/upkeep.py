@@ -34,13 +34,13 @@ class Upkeep:
     """The names that a process looks after."""
 
     def __init__(self) -> None:
-        self._chores: dict[str, Chore] = {}
-        """By the key of a lock."""
+        self._chores: dict[tuple[str, str], Chore] = {}
+        """By the address of a server and the key of a lock."""
         self._wake = threading.Event()
         """Set when there is one more."""
         self._background = Background(self._run, "redislock-tasks")
 
-    def add(self, key: str, sweep: Callable[[], bool], every: float) -> None:
+    def add(self, key: tuple[str, str], sweep: Callable[[], bool], every: float) -> None:
         """Call `sweep` every so many seconds, until it returns False."""
         if key not in self._chores:
             self._chores[key] = Chore(sweep, every, now() + every)

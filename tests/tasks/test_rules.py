@@ -38,7 +38,7 @@ from django_redislock.tasks import TaskConflict, TaskEvent, guarded, limited, ta
 from django_redislock.testing import redis_unavailable, tasks_coalesced
 from django_redislock.transport.ports import SyncPort
 from django_redislock.transport.server import server_of
-from tests.caches import caches
+from tests.caches import caches, entry
 from tests.faults.proxy import Fault, Proxy, script
 from tests.tasks.by_hand import Handle, Task, task
 from tests.waiting import PATIENCE, eventually
@@ -950,6 +950,41 @@ def test_a_permit_of_a_killed_worker(reindex: Task, done: Done, redis: Redis) ->
     while reindex.backlog.messages:
         reindex.backlog.work()
     assert sorted(done) == [0, 1, 2]
+
+
+def test_one_name_at_two_servers(own_server: RedisServer, done: Done) -> None:
+    """What is parked at each of them is looked after."""
+    urls = {"default": own_server.url, "other": own_server.url.replace("db=0", "db=1")}
+    with override_settings(CACHES={alias: entry(url) for alias, url in urls.items()}):
+
+        def first(pk: int) -> None:
+            done.append(pk)
+
+        def second(pk: int) -> None:
+            done.append(pk)
+
+        both = [
+            limited("reindex", 1, ttl=1, using=alias)(task(function))
+            for alias, function in zip(urls, (first, second), strict=True)
+        ]
+        for its in both:
+            its.enqueue(1)
+            its.enqueue(2)
+
+        def inside() -> None:
+            for its in both:
+                elsewhere(its.backlog.work)
+                assert its.backlog.starts == ["parked"]
+            for url in urls.values():
+                with Redis.from_url(url) as client:
+                    _kill(client, "task:reindex")
+            eventually(lambda: all(its.backlog.messages for its in both))
+
+        _hold(both[0], done, inside)
+        _hold(both[1], done, lambda: elsewhere(both[0].backlog.work))
+        with pytest.raises(LeaseLost):
+            both[1].backlog.work()
+    assert done == [1]
 
 
 @pytest.mark.parametrize("recover", [True, False])
