@@ -153,7 +153,7 @@ def test_all_lost_while_it_waits(scene: Scene) -> None:
     """At the end of its time it is told that Redis could not be reached, and its place in the
     queue is gone; the holder and the other waiters notice nothing."""
     held = scene.acquire_direct()
-    failing = scene.start(wait=0.5)
+    failing = scene.start(wait=3)
     (token,) = scene.queued(1)
     second = scene.start_direct()
     scene.queued(2)
@@ -176,7 +176,7 @@ def test_lost_when_it_gives_up(scene: Scene) -> None:
         return ACQUIRE(words) and words[-3] == b""  # no inbox; a ticket and `inherits` follow
 
     held = scene.acquire_direct()
-    waiter = scene.start(wait=0.3)
+    waiter = scene.start(wait=3)
     scene.queued(1)
     rule = scene.lose(gives_up)
     if scene.tries == 1:
