@@ -41,18 +41,21 @@ class Upkeep:
         self._background = Background(self._run, "redislock-tasks")
 
     def add(self, key: tuple[str, str], sweep: Callable[[], bool], every: float) -> None:
-        """Call `sweep` every so many seconds, until it returns False."""
-        if key not in self._chores:
-            self._chores[key] = Chore(sweep, every, now() + every)
-            self._background.start()
-            self._wake.set()
+        """Call `sweep` every so many seconds from now on, until it returns False."""
+        # Also if it is to be called earlier: then the lease that it waits for may still live.
+        self._chores[key] = Chore(sweep, every, now() + every)
+        self._background.start()
+        self._wake.set()
 
     def _run(self) -> None:
         while True:
             for key, its in [*self._chores.items()]:
                 if its.due <= now():
-                    del self._chores[key]  # first: what is parked from now on adds it again
-                    if _again(its.sweep):
+                    # First: what is parked from now on adds it again.
+                    newest = self._chores.pop(key)
+                    if newest is not its:
+                        self._chores.setdefault(key, newest)
+                    elif _again(its.sweep):
                         self._chores.setdefault(key, its._replace(due=now() + its.every))
             due = min((its.due for its in self._chores.values()), default=now() + LONGEST)
             self._wake.wait(max(0.0, due - now()))
