@@ -1016,8 +1016,8 @@ FAULTS = [
     ),
     Fault(
         "tasks: what has ended is recovered",
-        "redis.call('HDEL', messages, token, id, since(id))",
-        "redis.call('HDEL', messages, token)",
+        "if not redis.call('ZSCORE', sent, id) then redis.call('HDEL'",
+        "if false then redis.call('HDEL'",
         TASKS,
     ),
     Fault(

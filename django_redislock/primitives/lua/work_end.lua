@@ -23,8 +23,10 @@ if held then
   if ARGV[5] == '1' then redis.call('DEL', noted) end
 end
 redis.call('HDEL', runs, token)
--- If its lease had ended, it may be parked again: without its text, it is passed over.
-redis.call('HDEL', messages, token, id, since(id))
+redis.call('HDEL', messages, token)
+-- If its lease had ended, it may be parked again: without its text, it is passed over. If it is being sent
+-- already, it begins.
+if not redis.call('ZSCORE', sent, id) then redis.call('HDEL', messages, id, since(id)) end
 heal()
 if names ~= lock and redis.call('EXISTS', claim, parked, sent, messages, runs) == 0 then
   redis.call('ZREM', names, ARGV[4])
