@@ -190,7 +190,7 @@ class TestMany:
         """Each new link at its beginning leads along all of it. And it is told whole."""
         orders = order.Order()
         give_up = time.monotonic() + PATIENCE
-        length = 1500  # deeper than Python calls functions
+        length = 3000
         for number in reversed(range(length)):
             seen = order._Seen(str(number), "here", str(number + 1), "there")
             orders.note(seen, raises=True)

@@ -144,7 +144,7 @@ async def test_an_answer_may_have_less_time_than_others(shared: Multiplexed, red
     link = await shared.link()
     name = "redislock:nothing"
     patient = link.exchange(blocking(name), name, now() + PATIENCE)
-    with pytest.raises(NoAnswer, match=r"no answer within 0\.\d+ s"):
+    with pytest.raises(NoAnswer, match=r"no answer within 0\.(1|09\d+) s"):
         await link.exchange(pack(("PING",)), None, now() + 0.1)
     assert not patient.done()
     redis.rpush(name, "x")
