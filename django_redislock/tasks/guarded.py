@@ -223,10 +223,11 @@ class Guarded:
         except NotBegun as start:
             if start.why == "early":
                 self.send_again(id, message, names, start.seconds)
-            elif start.why in ("parked", "duplicate"):
+            elif start.why == "parked" and not kept:
+                raise self._too_large(text) from start
+            elif start.why != "replaced":
+                # A duplicate is kept as well, until the run that it met has ended.
                 if start.why == "parked":
-                    if not kept:
-                        raise self._too_large(text) from start
                     named.tell("parked", id)
                 where = named.plan.server.address, named.keys.lock
                 upkeep().add(where, lambda: sweep(named).left > 0, named.plan.ttl)
