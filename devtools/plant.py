@@ -1015,6 +1015,12 @@ FAULTS = [
         TASKS,
     ),
     Fault(
+        "tasks: what is sent again has no text",
+        "if not redis.call('ZSCORE', sent, id) then redis.call('HDEL'",
+        "if true then redis.call('HDEL'",
+        f"{TASKS} -k sent_again",
+    ),
+    Fault(
         "tasks: what has ended is recovered",
         "if not redis.call('ZSCORE', sent, id) then redis.call('HDEL'",
         "if false then redis.call('HDEL'",

@@ -1051,6 +1051,38 @@ def test_what_has_ended_is_not_recovered(done: Done, redis: Redis) -> None:
     assert done == [1, 0, 2]
 
 
+def test_it_ends_while_it_is_sent_again(
+    done: Done, renames: bool, redis: Redis, others: Others, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lease has ended, and its message is on the way again: that begins at once."""
+    over = threading.Event()
+
+    def body(pk: int) -> None:
+        done.append(pk)
+        over.wait(PATIENCE)
+
+    its = limited("reindex", 1, recover=True, ttl=1)(task(body, renames=renames))
+    its.enqueue(1)
+    running = others.submit(its.backlog.work)
+    eventually(lambda: done)
+    _kill(redis, "task:reindex")
+    put = its.put
+
+    def late(*args: Any) -> Any:
+        over.set()
+        with pytest.raises(LeaseLost):
+            running.result(PATIENCE)
+        return put(*args)
+
+    monkeypatch.setattr(its, "put", late)
+    [rule] = its.gate.rules
+    guarded.sweep(rule.of("task:reindex"))
+    its.backlog.work()
+    assert done == [1, 1]
+    assert its.backlog.starts == []
+    assert redis.keys("redislock:{task:reindex}:messages") == []
+
+
 def test_the_promoter_is_killed(reindex: Task, done: Done, redis: Redis, renames: bool) -> None:
     """What was promoted and never sent is promoted again, and not before it could be sent."""
     limited("reindex", 1)(reindex)
