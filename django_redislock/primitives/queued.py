@@ -261,8 +261,8 @@ async def acquire(port: Port, claim: Claim, wait: float | None, way: Ask) -> Out
     anchor: Anchor | None = None
     ticket = ""
     try:
-        inbox = "" if wait == 0 else await port.listen(token, within=0, keys=names)
         while True:
+            inbox = "" if wait == 0 else await port.listen(token, within=0, keys=names)
             attempts.ask()
             try:
                 claim.raise_failed()
@@ -300,7 +300,6 @@ async def acquire(port: Port, claim: Claim, wait: float | None, way: Ask) -> Out
                 # As who is far behind in a queue: nobody gets it sooner, and many may wait for it.
                 pause = slice_for(HEAD, left_ms / 1000, attempts.left, port.uniform)
                 await port.wait(pause, attempts.left)
-                inbox = await port.listen(token, within=0, keys=names)
                 continue
             if code == -1:
                 raise rest[0].error(name)
@@ -318,7 +317,7 @@ async def acquire(port: Port, claim: Claim, wait: float | None, way: Ask) -> Out
                 # Perhaps this process waits for the first time: begin to listen, and ask again
                 # before a claim window could be over.
                 begun = True
-                inbox = await port.listen(token, within=min(0.5, left), keys=names)
+                await port.listen(token, within=min(0.5, left), keys=names)
                 continue
             listened = inbox != DEAF
             place = position if listened else 0
@@ -328,7 +327,6 @@ async def acquire(port: Port, claim: Claim, wait: float | None, way: Ask) -> Out
             grant = anchor.grant(found, claim, port.now()) if isinstance(found, Handed) else found
             if grant is not None and len(names) == 1 and port.now() < grant.deadline(claim.ttl):
                 return grant
-            inbox = await port.listen(token, within=0, keys=names)
     finally:
         # Twice, since an exception from outside may come in the middle of the first call.
         try:

@@ -342,7 +342,7 @@ class BasePort:
                 return DEAF
             # When an inbox has subscribed, it wakes its waiters at once.
             await self._pause(left)
-            await self._take_turn(until)
+        await self._take_turn(until)
         return self._boxes[0].name
 
     def _leave_inboxes(self) -> None:

@@ -9,7 +9,8 @@ import shutil
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +20,12 @@ from redis import Redis
 
 from devtools.redis_server import RedisServer, find_server
 from django_redislock import LeaseLost, LeaseState, LockUnavailable, redis_lock
+from django_redislock.primitives import mutex
+from django_redislock.primitives.contract import Claim
+from django_redislock.primitives.keys import Keys
+from django_redislock.primitives.waiting import DEAF
 from tests.caches import caches
+from tests.memory import Actor, MemoryServer, SteppedIO
 from tests.processes import Worker
 from tests.waiting import PATIENCE, eventually
 from tests.worker import say, told
@@ -29,7 +35,7 @@ WAITERS = 500
 
 SOON = 2.0
 """Seconds after its return, or after the release, within which somebody is served."""
-CONNECTIONS = 100
+CONNECTIONS = 60
 """So many may be opened in the first second after its return, by all processes."""
 REQUESTS = 500
 """So many a second may come from all who wait."""
@@ -37,6 +43,8 @@ FEW = WAITERS // 100
 """So many may be served after somebody who came later. A waiter that is kept from the processor
 for longer than the claim window is passed over, which is no fault on a machine that is busy
 otherwise. In a random order it is half of them."""
+
+KEYS = Keys.of("redislock", "invoice:42")
 
 
 def steady_port() -> int:
@@ -299,6 +307,47 @@ def test_an_outage(
     check(sections, arrival)
     keys = (f"redislock:{{{name}}}{rest}" for rest in ("", ":queue", ":waiters"))
     assert not harmed.client.exists(*keys)
+
+
+def test_who_comes_back_asks_once() -> None:
+    """A waiter that lost both its connections tells its inbox in the first request that arrives."""
+    server = MemoryServer()
+    port = Cut(server)
+    holder, waiter = (
+        Actor(name, port, mutex.acquire(port, claim(name), wait))
+        for name, wait in (("holder", 0), ("waiter", None))
+    )
+    while not holder.done:
+        holder.step()
+    while waiter.at != "wait":
+        waiter.step()
+
+    port.deaf = True
+    waiter.step()
+    assert port.inbox_said() == DEAF
+    waiter.throw(LockUnavailable("away", KEYS.name))
+    port.deaf = False
+    waiter.step()
+    assert port.inbox_said() == port.inbox
+
+
+def claim(name: str) -> Claim:
+    return Claim(KEYS, token=name[0] * 32, ttl=30, owner=name, label="here", primitive=mutex)
+
+
+class Cut(SteppedIO):
+    """A port of a process that may not hear its messages."""
+
+    deaf = False
+
+    async def listen(self, token: str, *, within: float, keys: Sequence[Keys]) -> str:
+        return DEAF if self.deaf else await super().listen(token, within=within, keys=keys)
+
+    def inbox_said(self) -> str:
+        """Return the inbox that the present request says."""
+        assert isinstance(self.request, partial)
+        _, _, args = self.request.args
+        return str(args[3])
 
 
 # What the processes run.
