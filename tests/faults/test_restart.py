@@ -310,7 +310,7 @@ def test_an_outage(
 
 
 def test_who_comes_back_asks_once() -> None:
-    """A waiter that lost both its connections tells its inbox in the first request that arrives."""
+    """A waiter that was cut off says where it listens in the first request that arrives."""
     server = MemoryServer()
     port = Cut(server)
     holder, waiter = (
