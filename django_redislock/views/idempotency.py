@@ -54,7 +54,7 @@ from ..locks.redis_lock import redis_lock
 from ..primitives import record
 from ..primitives.contract import Done, run
 from ..settings.validators import one_of, validate_excluded, validate_max_size, validate_ttl
-from ..transport.ports import AsyncPort, SyncPort
+from ..transport.ports import AsyncPort, SyncPort, keep
 from ..transport.server import server_of
 from . import responses
 from .decorator import (
@@ -182,14 +182,10 @@ def _plain(value: Any) -> Any:
     """Return a list or a text for what Django takes instead of one, such as a set in a CSP."""
     if isinstance(value, set | frozenset):
         return sorted(value)
-    if isinstance(value, Promise):
-        return _text(value)
-    raise TypeError(f"{value!r}")
-
-
-def _text(lazy: Promise) -> str:
+    if not isinstance(value, Promise):
+        raise TypeError(f"{value!r}")
     try:
-        return str(lazy)
+        return str(value)
     except Exception as error:  # a lazy text of the project may raise anything
         raise TypeError(f"a lazy text failed: {error}") from error
 
@@ -405,10 +401,9 @@ class idempotent_view(ViewDecorator):
                 records()
 
     def _serve(self, call: Call) -> HttpResponseBase:
-        try:
-            request = self._keyed(call)
-        except _Refused as refused:
-            return problem(call.request, refused.why)
+        request = self._keyed(call)
+        if isinstance(request, Problem):
+            return problem(call.request, request)
         if request is None or call.has(request.lock):
             return call.run()
         if self._in_database:
@@ -428,9 +423,7 @@ class idempotent_view(ViewDecorator):
             raise _asynchronous(call.label)
         # The request is carried out to its end even if the client has gone: the client is about
         # to send it again.
-        task = asyncio.ensure_future(self._carry_out(call))
-        _under_way.add(task)  # an event loop keeps only weak references to its tasks
-        task.add_done_callback(_under_way.discard)
+        task = keep(asyncio.ensure_future(self._carry_out(call)))
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -439,10 +432,9 @@ class idempotent_view(ViewDecorator):
 
     async def _carry_out(self, call: Call) -> HttpResponseBase:
         # Pages, with their context processors, and scopes may query the database: in a thread.
-        try:
-            request = await in_thread_if_needed(lambda: self._keyed(call))
-        except _Refused as refused:
-            return await sync_to_async(problem)(call.request, refused.why)
+        request = await in_thread_if_needed(lambda: self._keyed(call))
+        if isinstance(request, Problem):
+            return await sync_to_async(problem)(call.request, request)
         if request is None or call.has(request.lock):
             return await call.arun()
         try:
@@ -454,27 +446,25 @@ class idempotent_view(ViewDecorator):
             # In the thread that has the transactions; it may also wait for Redis.
             return await sync_to_async(request.keep)(Completion(lease, self._ttl), response)
 
-    def _keyed(self, call: Call) -> _KeyedRequest | None:
-        """Return the request with its key, or None if it has no key and needs none."""
+    def _keyed(self, call: Call) -> _KeyedRequest | Problem | None:
+        """Return the request with its key, or why it has none that can be used; None: it has no
+        key and needs none."""
         header = call.request.headers.get(HEADER)
         if header is None:
-            if self._required:
-                raise _Refused(responses.KEY_MISSING)
-            return None
+            return responses.KEY_MISSING if self._required else None
         key = parse(header)
         if key is None:
-            raise _Refused(responses.KEY_MALFORMED)
+            return responses.KEY_MALFORMED
         if is_unparsed_form(call.request):
-            raise _Refused(responses.FORM_UNPARSED)
+            return responses.FORM_UNPARSED
         scope = self._scope(call.request)
         if scope is None:
             logger.warning(
                 "%s was not run: nothing says whose Idempotency-Key it is. %s", call.label, ADVICE
             )
-            in_full = responses.KEY_OF_NOBODY._replace(
-                detail=f"{responses.KEY_OF_NOBODY.detail} {ADVICE}"
-            )
-            raise _Refused(in_full if settings.DEBUG else responses.KEY_OF_NOBODY)
+            why = responses.KEY_OF_NOBODY
+            in_full = why._replace(detail=f"{why.detail} {ADVICE}")
+            return in_full if settings.DEBUG else why
         where = f"{HEADER} {shortened(key)}, {call.label}"
         lock = self._lock._renamed(lock_name(scope, key), where)
         return _KeyedRequest(call, lock, self._kept)
@@ -487,20 +477,10 @@ def _asynchronous(view: str) -> TypeError:
     )
 
 
-_under_way: set[asyncio.Task[Any]] = set()
-
-
-def _log_failure(task: asyncio.Task[Any]) -> None:
+def _log_failure(task: asyncio.Future[Any]) -> None:
     """Log the exception of a request whose client has gone."""
     if not task.cancelled() and (error := task.exception()) is not None:
         logger.error("A request failed after its client had gone away", exc_info=error)
-
-
-class _Refused(Exception):
-    """The request has no key that can be used."""
-
-    def __init__(self, why: Problem) -> None:
-        self.why = why
 
 
 class _KeyedRequest:
