@@ -38,11 +38,6 @@ class Problem(NamedTuple):
     status: int
     detail: str | Promise
 
-    @property
-    def type(self) -> str:
-        """The URI of this problem, as in RFC 9457."""
-        return conf.policy("", {}).view_problem_type.replace("{code}", self.code)
-
 
 BUSY = Problem(
     "conflict", 409, _("This is being worked on already. Please try again in a moment.")
@@ -164,7 +159,8 @@ def problem(
     status, detail = what.status, what.detail
     kind = request.get_preferred_type([_PROBLEM, _JSON, _HTML, _TEXT]) or _TEXT
     if kind in (_PROBLEM, _JSON):
-        members = {"type": what.type, "title": str(title(status)), "status": status}
+        uri = conf.policy("", {}).view_problem_type.replace("{code}", what.code)  # as in RFC 9457
+        members = {"type": uri, "title": str(title(status)), "status": status}
         content = json.dumps({**members, "detail": str(detail), "code": what.code})
     elif kind == _HTML:
         content = _page(request, status, detail)
