@@ -20,7 +20,7 @@ from .base.exceptions import LeaseLost, LockNotAcquired, LockUnavailable
 from .inspection.waiting_line import progress_line, waiting_line
 from .lease.lease import Lease
 from .lease.lock import Lock, OnConflict_co, Options
-from .locks.decorate import acquire
+from .locks.decorate import NO_LOCK, acquire
 from .settings.naming import name_maker
 from .settings.validators import validate_seconds, validate_ttl, validate_wait
 
@@ -185,34 +185,28 @@ class LockedCommand(BaseCommand):
                 stack.push(partial(_linger, lease, now() + at_least_for))
                 with progress_line(lease, Stderr(self.stderr), quiet=quiet):
                     return handle(self, *args, **options)
-        except LockNotAcquired as conflict:
-            if lease is not None:  # the conflict is about another lock, taken by the command
+        except NO_LOCK as error:
+            if lease is not None:  # it is about another lock, taken by the command
                 raise
-            return self._settle(lock._policy().on_conflict, conflict, options)
-        except LockUnavailable as error:
-            if lease is not None:
-                raise
-            if error.skips:
-                return self._settle("skip", error, options)
-            raise self._failure(str(error), UNAVAILABLE) from error
+            return self._settle(lock, error, quiet=quiet)
         except LeaseLost as error:
             if lease is None or lease._lifetime.lost is None:
                 raise
             raise self._failure(f"{error} Another run may have overlapped.", LOST) from error
 
-    def _settle(
-        self,
-        on_conflict: str | Callable[..., Any],
-        conflict: LockNotAcquired | LockUnavailable,
-        options: dict[str, Any],
-    ) -> Any:
+    def _settle(self, lock: Lock, error: LockNotAcquired | LockUnavailable, *, quiet: bool) -> Any:
+        """Return the result of a run that did not get its lock."""
+        on_conflict: Any = lock._policy().on_conflict
+        code = BUSY
+        if isinstance(error, LockUnavailable):
+            on_conflict, code = "skip" if error.skips else "raise", UNAVAILABLE
         if callable(on_conflict):
-            return on_conflict(conflict)
+            return on_conflict(error)
         if on_conflict == "raise":
-            raise self._failure(str(conflict), BUSY) from conflict
-        if options.get("verbosity", 1):
+            raise self._failure(str(error), code) from error
+        if not quiet:
             # On stderr, since stdout may be a file of data.
-            Stderr(self.stderr).write(f"Skipped: {conflict}", self.style.WARNING)
+            Stderr(self.stderr).write(f"Skipped: {error}", self.style.WARNING)
         return None
 
     def _failure(self, text: str, code: int) -> CommandError:
