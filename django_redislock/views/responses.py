@@ -153,9 +153,7 @@ def problem(
     For a request of Django REST framework, raise an exception: its own handler answers.
     """
     if is_of_rest_framework(request):
-        from .rest_framework import Refusal  # imports the framework, so only where it is in use
-
-        raise Refusal(request, again, *what) from cause
+        raise _exception(request, what, again) from cause
     status, detail = what.status, what.detail
     kind = request.get_preferred_type([_PROBLEM, _JSON, _HTML, _TEXT]) or _TEXT
     if kind in (_PROBLEM, _JSON):
@@ -172,6 +170,21 @@ def problem(
     if again is not None:
         response["Retry-After"] = str(again)
     return response
+
+
+def _exception(request: Any, what: Problem, again: int | None) -> Exception:
+    """Return the problem for the exception handler of Django REST framework."""
+    from rest_framework.exceptions import APIException  # only where the framework is in use
+
+    refusal = APIException(what.detail, what.code)
+    refusal.status_code = what.status
+    if again is not None:
+        refusal.wait = again  # the handler writes it as Retry-After
+    view = request.parser_context.get("view")
+    if view is not None:
+        # Set here, since the project may have its own exception handler.
+        view.headers["Cache-Control"] = "no-store"
+    return refusal  # type: ignore[no-any-return]
 
 
 def without_lock(call: Call, error: NoLock, busy: Problem) -> HttpResponse:
