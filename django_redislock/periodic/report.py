@@ -199,11 +199,10 @@ def _state(job: Job, entries: Entries, now: datetime) -> JobState:
     if entries.paused is not None:
         return JobState.PAUSED
     outcomes = [run.outcome for run in entries.runs if run.outcome != RunOutcome.SKIPPED]
-    running = RunOutcome.RUNNING in outcomes
-    if not running and _overdue(job, entries.claimed, now):
-        return JobState.OVERDUE
-    if running:
+    if RunOutcome.RUNNING in outcomes:
         return JobState.RUNNING
+    if _overdue(job, entries.claimed, now):
+        return JobState.OVERDUE
     if not outcomes:
         return JobState.NEW
     return JobState.OK if outcomes[0] == RunOutcome.DONE else JobState.FAILING
