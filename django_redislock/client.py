@@ -27,7 +27,7 @@ from .lease.holds import Hold
 from .lease.lease import Lease
 from .lease.watchdog import watchdog
 from .primitives import mutex
-from .primitives.contract import Claim, Grant, Sight, run
+from .primitives.contract import Claim, Grant, run
 from .primitives.keys import Keys, Word
 from .primitives.scripts import ask, flag
 from .settings import conf, kinds
@@ -265,7 +265,7 @@ class Lock(RedisLock):
         """Return the claim that another lock object acquired with `token` and still holds."""
         keys = self._keys()
         sight = next(iter(_ask(mutex.holders(self._port(), keys))), None)
-        if sight is None or _tag_of(sight) != _tag(self._encode(token)):
+        if sight is None or sight.token[8:24] != _tag(self._encode(token)).encode():
             return None
         of = sight.holder
         return Claim(
@@ -296,10 +296,6 @@ def _tag(token: bytes) -> str:
     `token=` may be any text, and the same each time. So the rest of our token is random.
     """
     return hashlib.blake2b(token, digest_size=8).hexdigest()
-
-
-def _tag_of(sight: Sight) -> str:
-    return sight.token[8:24].decode(errors="replace")
 
 
 def _text(name: Any) -> str:
