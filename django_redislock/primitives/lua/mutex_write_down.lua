@@ -10,7 +10,7 @@
 -- luacheck: read globals now integer index look token_of mark_of CLUSTER write_down unlist_ended
 
 unlist_ended() -- first: an index of a wrong type ends the script before a mark says that the lock is listed
-local written, scores = 0, {}
+local scores = {}
 for i = 1, #ARGV - 1 do
   lock, history = KEYS[2 * i - 1], KEYS[2 * i]
   local value = look(lock)
@@ -19,8 +19,7 @@ for i = 1, #ARGV - 1 do
     write_down(value)
     scores[#scores + 1] = integer(math.floor(now / 1000) + math.max(0, redis.call('PTTL', lock)))
     scores[#scores + 1] = lock
-    written = written + 1
   end
 end
 if scores[1] and not CLUSTER then redis.call('ZADD', index, unpack(scores)) end
-return written
+return #scores / 2

@@ -10,7 +10,7 @@
 -- luacheck: read globals now integer index mark_of marked CLUSTER unlist_ended
 
 unlist_ended() -- first: an index of a wrong type ends the script before a mark says that the lock is listed
-local written, scores = 0, {}
+local scores = {}
 for i = 1, #ARGV - 1 do
   local lock, holders, token = KEYS[2 * i - 1], KEYS[2 * i], ARGV[i + 1]
   local ends = redis.pcall('ZSCORE', lock, token)
@@ -20,8 +20,7 @@ for i = 1, #ARGV - 1 do
     if record and mark_of(record) == '|' then redis.call('HSET', holders, token, marked(record, '+')) end
     scores[#scores + 1] = ends
     scores[#scores + 1] = lock
-    written = written + 1
   end
 end
 if scores[1] and not CLUSTER then redis.call('ZADD', index, 'GT', unpack(scores)) end
-return written
+return #scores / 2
