@@ -38,8 +38,8 @@ local request = ARGV[10]
 local owner = string.match(says, '^[^|]*')
 
 local value = redis.call('GET', lock)
-local claimed = instant(redis.call('HGET', ledger, 'claimed')) or 0
-local open = redis.call('HGET', ledger, 'open')
+local claimed, open, paused = unpack(redis.call('HMGET', ledger, 'claimed', 'open', 'paused'))
+claimed = instant(claimed) or 0
 local run = open and readable(redis.call('HGET', ledger, open))
 
 local closed_id, closed_run = '', ''
@@ -99,7 +99,7 @@ local again = ours or (orphan and tick ~= '' and its_tick == tick and its_attemp
 local attempt = 1
 if again then
   attempt = ours and its_attempt or its_attempt + 1
-  if not ours and redis.call('HGET', ledger, 'paused') then
+  if not ours and paused then
     return answer('paused')
   end
 elseif tick ~= '' then
@@ -110,7 +110,6 @@ elseif tick ~= '' then
   if now < tonumber(ready) then
     return answer('early', '', integer(tonumber(ready) - now))
   end
-  local paused = redis.call('HGET', ledger, 'paused')
   if paused then
     local by, why = string.match(paused, '^[^|]*|([^|]*)|(.*)$')
     return skip(by and 'paused by ' .. by .. ': ' .. why or 'paused', true)
@@ -120,8 +119,7 @@ elseif request ~= '' then
   if not at or its_id ~= request then
     return answer('taken', '', integer(claimed))
   end
-  if orphan and its_tick ~= '' and its_attempt < attempts
-    and not redis.call('HGET', ledger, 'paused') then
+  if orphan and its_tick ~= '' and its_attempt < attempts and not paused then
     return answer('busy', '', '', 0)
   end
 end

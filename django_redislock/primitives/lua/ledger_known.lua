@@ -10,7 +10,7 @@
 --          "" if something else is at the ledger's key, or in its field; request is as in ledger.lua;
 --          paused is 1 or 0
 -- Needs  clock, ledger
--- luacheck: read globals now integer instant readable parts fence_of YEAR, globals ledger
+-- luacheck: read globals now integer look instant readable parts fence_of YEAR, globals ledger
 
 local every = ARGV[2]
 
@@ -46,10 +46,7 @@ for i = 1, #KEYS, 2 do
   if run then
     local fence, _
     tick, _, _, _, _, fence = parts(run)
-    local value = redis.pcall('GET', lock)
-    if type(value) ~= 'table' and fence_of(value) == fence then
-      left = redis.call('PTTL', lock)
-    end
+    if fence_of(look(lock)) == fence then left = redis.call('PTTL', lock) end
   end
   replies[#replies + 1] = {claimed, tick, left, request, paused}
 end

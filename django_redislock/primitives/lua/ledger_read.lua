@@ -6,16 +6,15 @@
 --          seen µs, request, id, run, id, run, …}}, the newest run first; "" is an unknown fact.
 --          If something else is at the ledger's key, there is one run, which can't be read
 -- Needs  clock, ledger
--- luacheck: read globals now integer fence_of ids_of, globals ledger
+-- luacheck: read globals now integer look fence_of ids_of, globals ledger
 
 local replies = {integer(now)}
 for i = 1, #KEYS, 2 do
-  local value = redis.pcall('GET', KEYS[i])
   ledger = KEYS[i + 1]
   local known = redis.pcall('HMGET', ledger, 'claimed', 'paused', 'done', 'open', 'runs', 'seen',
     'request')
   local claimed, paused, done, open, runs, seen, request = unpack(known)
-  local fence = type(value) ~= 'table' and fence_of(value)
+  local fence = fence_of(look(KEYS[i]))
   local reply = {claimed or '', paused or '', done or '', fence or '', seen or '', request or ''}
   local ids = {}
   for id in string.gmatch(ids_of(runs), '%S+') do
