@@ -155,7 +155,7 @@ FAULTS = [
     ),
     Fault(
         "once: a lease that is held once more has no record yet",
-        "if lease._claim.primitive is not its._recorded:",
+        "if lease._claim.primitive is not recorded:",
         "if False:",
         "tests/test_only_once.py -k released_later",
     ),

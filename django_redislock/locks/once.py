@@ -50,11 +50,10 @@ from ..lease.claims import beside_orm
 from ..lease.holds import Running
 from ..lease.lease import Lease
 from ..lease.lock import UNSET, Lock, refuse_event_loop
-from ..lease.plan import Plan
 from ..lease.transactions import at_end, open_transactions
 from ..lease.watchdog import watchdog
 from ..primitives import record
-from ..primitives.contract import Done, Port, Primitive, run
+from ..primitives.contract import Done, Port, run
 from ..primitives.keys import Keys, validate_name
 from ..primitives.record import Recorded, Result
 from ..settings.validators import (
@@ -83,19 +82,6 @@ awaiting_commit: weakref.WeakSet[Lease] = weakref.WeakSet()
 """Leases whose work is done, but for a commit."""
 
 
-class RecordedLock(Lock):
-    """A lock whose mutex has a record beside it."""
-
-    _pattern: str
-    _stale: float | None
-    _recorded: Recorded
-
-    def _primitive(self, plan: Plan) -> Primitive:
-        both = bool(plan.policy.timestamp_key)
-        self._recorded = Recorded(self._pattern, old_clients=both, stale=self._stale)
-        return self._recorded
-
-
 async def acquire_unless_recorded(
     port_type: type[SyncPort | AsyncPort],
     lock: Lock,
@@ -114,8 +100,8 @@ async def acquire_unless_recorded(
 
     Raises `Done`, `LockNotAcquired`, `LockUnavailable`, `LockReentered`.
     """
-    its = lock._copy(RecordedLock, "")
-    its._pattern, its._stale = pattern, stale
+    its, both = lock._copy(Lock, ""), bool(lock._plan().policy.timestamp_key)
+    its._algorithm = recorded = Recorded(pattern, old_clients=both, stale=stale)
     try:
         lease = await its._attempt(port_type, wait)
     except LockReentered:
@@ -129,8 +115,8 @@ async def acquire_unless_recorded(
         raise lease
     try:
         port = port_type(lease._server)
-        first, found = its._recorded.first, its._recorded.found
-        if lease._claim.primitive is not its._recorded:
+        first, found = recorded.first, recorded.found
+        if lease._claim.primitive is not recorded:
             first = found = await _of_own_lease(port, lease)
         needless = answers(first, None)
         if not answers(found, lease) and not needless:

@@ -33,7 +33,6 @@ from ..lease.lock import Lock
 from ..lease.plan import Plan, forget_plans
 from ..lease.watchdog import Watchdog
 from ..locks.decorate import acquire
-from ..locks.once import RecordedLock
 from ..primitives import work
 from ..primitives.contract import Claim, Grant, Port, Primitive, Sight
 from ..primitives.keys import Keys, Word, name_of
@@ -54,7 +53,7 @@ from .condition import SETTLE_WITHIN, Condition, await_receivers, matches, valid
 
 P = TypeVar("P", bound=Pools)
 
-PRIMITIVES = [(kind, kind._primitive) for kind in (Lock, RecordedLock)]
+ACTUAL = Lock._primitive
 
 
 class StandIns(Generic[P]):
@@ -77,7 +76,7 @@ class StandIns(Generic[P]):
         """Send locks here and let `script` run their scripts, whatever is around this. None: the
         servers run them."""
         before = self.leases
-        with leading_to(self.pools_of), answering(script), finding(PRIMITIVES), nothing_lost():
+        with leading_to(self.pools_of), answering(script), finding(ACTUAL), nothing_lost():
             try:
                 yield
             finally:
@@ -107,13 +106,9 @@ def answering(script: Callable[..., Any] | None) -> Any:
     return mock.patch.object(ports, "stand_in", script)
 
 
-@contextmanager
-def finding(primitives: list[tuple[type[Lock], Any]]) -> Iterator[None]:
-    """Let locks of these classes find their primitives by these methods."""
-    with ExitStack() as stack:
-        for kind, its in primitives:
-            stack.enter_context(mock.patch.object(kind, "_primitive", its))
-        yield
+def finding(primitive: Callable[[Lock, Plan], Primitive]) -> Any:
+    """Let locks find their primitives by this function."""
+    return mock.patch.object(Lock, "_primitive", primitive)
 
 
 @contextmanager
@@ -290,18 +285,17 @@ def _holder_of(owner: str) -> Holder:
 
 @contextmanager
 def _busy(pattern: str, holder: Holder) -> Iterator[None]:
-    def stand_in(original: Any) -> Any:
-        def primitive(lock: Lock, plan: Plan) -> Primitive:
-            actual: Primitive = original(lock, plan)
-            for name in _names(lock):
-                if matches(name, pattern):
-                    return _Busy(actual, name, holder)
-            return actual
+    around = Lock._primitive
 
-        return primitive
+    def primitive(lock: Lock, plan: Plan) -> Primitive:
+        actual = around(lock, plan)
+        for name in _names(lock):
+            if matches(name, pattern):
+                return _Busy(actual, name, holder)
+        return actual
 
-    busy = [(kind, stand_in(kind._primitive)) for kind, _ in PRIMITIVES]
-    with nullcontext() if elsewhere() else _free(), finding(busy), _tasks_busy(pattern, holder):
+    place = nullcontext() if elsewhere() else _free()
+    with place, finding(primitive), _tasks_busy(pattern, holder):
         yield
 
 
