@@ -80,9 +80,6 @@ WRITE_END_WITHIN = 60.0
 
 STOPPED = "its scheduler was stopped"
 
-HoldOn = Callable[[Callable[[], None], float], None]
-"""Called with what releases a lock, which must be held for so many seconds more."""
-
 
 class JobRun:
     """A run of a job. It may be claimed several times, until the answer is known."""
@@ -93,6 +90,8 @@ class JobRun:
     """The run as the ledger has it. Set when the run was granted."""
     cancellation: Cancellation | None = None
     """Of a coroutine that runs."""
+    kept: tuple[Callable[[], None], float] | None = None
+    """What releases the lock, and when: `at_least_for` is not over."""
 
     def __init__(self, job: Job, wanted: Wanted) -> None:
         self.job = job
@@ -206,13 +205,13 @@ class JobRun:
                 port = SyncPort(self.server)
                 run(ledger.finish(port, self.claim.keys, self.info, RunOutcome.LOST, STOPPED))
 
-    def hold_on(self, lease: Lease, hold_on: HoldOn) -> None:
+    def keep(self, lease: Lease) -> None:
         """Hold the lock until `at_least_for` is over, if the job took less."""
-        left = lease._grant.sent + self.job.at_least_for - now()
-        if left > 0 and lease._lifetime.lost is None:
+        until = lease._grant.sent + self.job.at_least_for
+        if until > now() and lease._lifetime.lost is None:
             hold = Hold(None, outlives=True)
             lease._add(hold)
-            hold_on(partial(lease._settle, hold), left)
+            self.kept = partial(lease._settle, hold), until
 
 
 def _outcome(lease: Lease, error: BaseException | None) -> tuple[RunOutcome, str]:
@@ -225,7 +224,7 @@ def _outcome(lease: Lease, error: BaseException | None) -> tuple[RunOutcome, str
     return RunOutcome.FAILED, people.clean(f"{type(error).__name__}: {people.message(error)}")
 
 
-def perform(job_run: JobRun, hold_on: HoldOn) -> RunInfo | None:
+def perform(job_run: JobRun) -> RunInfo | None:
     """Run a function in this thread. Returns what was written to the ledger, if anything was."""
     # Nothing is called before the lease is held: a signal's exception could come there.
     ended = error = None
@@ -237,7 +236,7 @@ def perform(job_run: JobRun, hold_on: HoldOn) -> RunInfo | None:
             except BaseException as raised:
                 error = raised
             ended = run(job_run.end(SyncPort(lease._server), lease, error))
-            job_run.hold_on(lease, hold_on)
+            job_run.keep(lease)
     except (LeaseLost, TooManyResumptions) as lost:
         ended = ended or run(job_run.end(SyncPort(job_run.server), None, lost))
     if isinstance(error, KeyboardInterrupt):
@@ -245,7 +244,7 @@ def perform(job_run: JobRun, hold_on: HoldOn) -> RunInfo | None:
     return ended
 
 
-async def aperform(job_run: JobRun, hold_on: HoldOn) -> RunInfo | None:
+async def aperform(job_run: JobRun) -> RunInfo | None:
     """Run a coroutine in this task, which is cancelled if the lease is lost."""
     port = AsyncPort(job_run.server)
     ended = error = None
@@ -259,7 +258,7 @@ async def aperform(job_run: JobRun, hold_on: HoldOn) -> RunInfo | None:
             if job_run.cancellation is not None:
                 job_run.cancellation.disarm()  # the job has ended: nothing is left to cancel
             ended = await job_run.end(port, lease, error)
-            job_run.hold_on(lease, hold_on)
+            job_run.keep(lease)
     except (LeaseLost, TooManyResumptions) as lost:
         ended = ended or await job_run.end(port, None, lost)
     return ended
@@ -360,13 +359,11 @@ class Workers:
             release()
         return max(0.0, left)
 
-    def _keep(self, release: Callable[[], None], seconds: float) -> None:
-        with self._changing:
-            self._kept[release] = now() + seconds
-
     def _ended(self, job_run: JobRun, ended: RunInfo | None) -> None:
         with self._changing:
             self.outcomes[ended.outcome if ended else None] += 1
+            if job_run.kept is not None:
+                self._kept.update([job_run.kept])
             del self._busy[job_run.id]
             self._waiting.discard(job_run.id)
         self._freed()
@@ -384,7 +381,7 @@ class Workers:
         ended = None
         try:
             _close_old_connections()
-            ended = perform(job_run, self._keep)
+            ended = perform(job_run)
         except BaseException:
             logger.exception("A run of %r ended with an unexpected error", job_run.job.name)
         finally:
@@ -424,7 +421,7 @@ class Workers:
             # query of another one.
             async with ThreadSensitiveContext():
                 try:
-                    ended = await aperform(job_run, self._keep)
+                    ended = await aperform(job_run)
                 finally:
                     await sync_to_async(connections.close_all)()
         except BaseException:

@@ -256,7 +256,7 @@ def run_of_a_job(name: str) -> None:
     except BaseException:
         job_run.take_back()
         raise
-    ended = perform(job_run, lambda *_: None)
+    ended = perform(job_run)
     if ended is not None and ended.outcome == RunOutcome.FAILED:
         raise Entered(ended.why)
 

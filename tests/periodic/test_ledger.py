@@ -394,7 +394,7 @@ class TestReplacing:
         async def both() -> RunInfo | None:
             first = wanted_run(its, tick, overlap="replace")
             first.ask()
-            task = asyncio.create_task(aperform(first, lambda *_: None))
+            task = asyncio.create_task(aperform(first))
             await asyncio.wait_for(begun.wait(), PATIENCE)
             second = wanted_run(its, tick + 1, overlap="replace")
             answer = await asyncio.to_thread(second.ask)
@@ -445,9 +445,8 @@ class TestPerforming:
         # As a scheduler does when it begins.
         run(ledger.known(SyncPort(server_of("default")), [job.keys]))
         asked = wanted_run(job, None, **terms)
-        self.lingering: list[Any] = []
         asked.ask()
-        return perform(asked, lambda *args: self.lingering.append(args))
+        return perform(asked)
 
     @pytest.mark.parametrize("asynchronous", [False, True])
     def test_a_note(self, make: Make, redis: Redis, asynchronous: bool) -> None:
@@ -479,7 +478,7 @@ class TestPerforming:
             for _ in range(times):
                 asked = wanted_run(job, None)
                 asked.ask()
-                await aperform(asked, lambda *_: None)
+                await aperform(asked)
 
         asyncio.run(perform_all())
 
@@ -543,7 +542,7 @@ class TestPerforming:
             asked = wanted_run(retried, tick, attempts=4)
             answer = asked.ask()
             assert answer.run.attempt == attempt
-            perform(asked, lambda *_: None)
+            perform(asked)
         assert claim(retried, tick, attempts=4).what == "taken"
 
     def test_a_coroutine_is_cancelled(self, make: Make) -> None:
@@ -563,7 +562,7 @@ class TestPerforming:
         asked = wanted_run(make(job), None)
         asked.ask()
 
-        ended = asyncio.run(aperform(asked, lambda *_: None))
+        ended = asyncio.run(aperform(asked))
         assert cancelled == ["the lease was lost"]
         assert ended.outcome == RunOutcome.LOST
         assert "cleared by ann (stuck)" in ended.why

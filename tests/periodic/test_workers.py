@@ -138,7 +138,7 @@ def test_a_function_around_a_coroutine(make: Make) -> None:
     def around() -> Any:
         return work()
 
-    ended = perform(granted(make(around, name="around")), lambda *_: None)
+    ended = perform(granted(make(around, name="around")))
     assert ended.outcome == RunOutcome.FAILED
     assert "coroutine" in ended.why
 
@@ -162,5 +162,5 @@ def test_done_while_redis_was_away(
 
     monkeypatch.setattr(ledger, "finish", away)
     monkeypatch.setattr(mutex, "extend", away)
-    ended = asyncio.run(aperform(granted(make(work, name="work")), lambda *_: None))
+    ended = asyncio.run(aperform(granted(make(work, name="work"))))
     assert ended.outcome == RunOutcome.DONE

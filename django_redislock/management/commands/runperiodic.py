@@ -12,6 +12,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from ...base.background import start
+from ...base.clock import now
 from ...base.exceptions import LockUnavailable
 from ...base.people import server_time
 from ...commands import BUSY, LOST, UNAVAILABLE, Stderr
@@ -108,14 +109,10 @@ def _run_by_hand(job: Job) -> None:
     if answer.grant is None:
         who = answer.holder or "nobody, but others wait for it"
         raise CommandError(f"{job.lock!r} is held by {who}.", returncode=BUSY)
-    kept: list[tuple[Callable[[], None], float]] = []
-
-    def keep(release: Callable[[], None], seconds: float) -> None:
-        kept.append((release, seconds))
-
-    ended = asyncio.run(aperform(job_run, keep)) if job.asynchronous else perform(job_run, keep)
-    for release, seconds in kept:
-        time.sleep(seconds)
+    ended = asyncio.run(aperform(job_run)) if job.asynchronous else perform(job_run)
+    if job_run.kept is not None:
+        release, until = job_run.kept
+        time.sleep(max(0.0, until - now()))
         release()
     _judge(ended)
 
