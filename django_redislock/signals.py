@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 from django.dispatch import Signal
 
@@ -144,15 +144,26 @@ def log(event: LockEvent) -> None:
 
 def send(event: LockEvent) -> None:
     """Call the receivers in this thread."""
-    deliver(_EVENTS[event.outcome][0], event, event.name)
+    _deliver(_EVENTS[event.outcome][0], event, event.outcome, event.name)
 
 
-def deliver(signal: Signal, event: Any, name: str) -> None:
-    """Call the receivers of a signal. `name` is for the log, if that fails."""
+def send_later(event: LockEvent) -> None:
+    """Call the receivers in the background."""
+    deliver_later(_EVENTS[event.outcome][0], event, event.outcome, event.name)
+
+
+def deliver_later(signal: Signal, event: object, what: str, name: str) -> None:
+    """Call the receivers of a signal in the background, without waiting for them. `what` and
+    `name` are for the log, if that fails."""
+    if signal.receivers:
+        background.later(partial(_deliver, signal, event, what, name))
+
+
+def _deliver(signal: Signal, event: object, what: str, name: str) -> None:
     try:
         signal.send_robust(sender=type(event), event=event)
     except (Exception, asyncio.CancelledError) as error:
-        _failed(event, name, error)  # Django's robust sending does not catch it
+        _failed(what, name, error)  # Django's robust sending does not catch it
 
 
 async def asend(event: LockEvent) -> None:
@@ -162,20 +173,12 @@ async def asend(event: LockEvent) -> None:
     try:
         await _EVENTS[event.outcome][0].asend_robust(sender=LockEvent, event=event)
     except Exception as error:
-        _failed(event, event.name, error)
+        _failed(event.outcome, event.name, error)
     except asyncio.CancelledError as error:
         if task and task.cancelling() > cancelled:
             raise
-        _failed(event, event.name, error)  # a receiver cancelled itself
+        _failed(event.outcome, event.name, error)  # a receiver cancelled itself
 
 
-def _failed(event: Any, name: str, error: BaseException) -> None:
-    logger.error(
-        "The receivers of %r could not be called for %r", event.outcome, name, exc_info=error
-    )
-
-
-def send_later(event: LockEvent) -> None:
-    """Call the receivers in the background, without waiting for them."""
-    if _EVENTS[event.outcome][0].receivers:
-        background.later(partial(send, event))
+def _failed(what: str, name: str, error: BaseException) -> None:
+    logger.error("The receivers of %r could not be called for %r", what, name, exc_info=error)

@@ -69,8 +69,7 @@ def send_event(event: RunInfo, error: BaseException | None = None) -> None:
         words = fields | {"duration": event.duration or 0.0}
         logger.log(level, message, words, extra=log_extra("job", fields), exc_info=error)
     signal = job_started if event.outcome == RunOutcome.RUNNING else job_finished
-    if signal.receivers:
-        background.later(partial(signals.deliver, signal, event, event.job))
+    signals.deliver_later(signal, event, event.outcome, event.job)
 
 
 logger = logging.getLogger("django_redislock")

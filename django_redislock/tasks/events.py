@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import logging
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Literal
 
 from django.dispatch import Signal
 
 from .. import signals
-from ..base import background
 from ..base.people import log_extra
 
 logger = logging.getLogger("django_redislock")
@@ -51,5 +49,4 @@ def tell(what: What, name: str, using: str, id: str = "") -> None:
     level = logging.INFO if what in ("healed", "replaced") else logging.DEBUG
     if logger.isEnabledFor(level):
         logger.log(level, _MESSAGES[what], asdict(event), extra=log_extra("task", asdict(event)))
-    if task_event.receivers:
-        background.later(partial(signals.deliver, task_event, event, name))
+    signals.deliver_later(task_event, event, what, name)

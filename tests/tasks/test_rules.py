@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 import threading
 import time
@@ -29,6 +30,7 @@ from django_redislock import (
     current_lease,
     redis_lock,
 )
+from django_redislock.base import background
 from django_redislock.inspection.tasks import names, tasks
 from django_redislock.primitives import work
 from django_redislock.primitives.contract import Claim, run
@@ -1255,12 +1257,28 @@ def test_events(reindex: Task, done: Done) -> None:
         unique("reindex:{pk}")(reindex)
         reindex.enqueue(7)
         reindex.enqueue(7)
-        from django_redislock.base import background
-
         background.settle()
     finally:
         task_event.disconnect(note)
     assert [(one.what, one.name) for one in seen] == [("claimed", NAME), ("coalesced", NAME)]
+
+
+def test_a_receiver_that_cancels_itself(
+    reindex: Task, done: Done, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log says which event was not told, and of what."""
+
+    async def cancelled(event: TaskEvent, **_: object) -> None:
+        raise asyncio.CancelledError
+
+    task_event.connect(cancelled)
+    try:
+        unique("reindex:{pk}")(reindex)
+        reindex.enqueue(7)
+        background.settle()
+    finally:
+        task_event.disconnect(cancelled)
+    assert f"The receivers of 'claimed' could not be called for {NAME!r}" in caplog.text
 
 
 def test_what_people_see(reindex: Task, done: Done, redis: Redis) -> None:
