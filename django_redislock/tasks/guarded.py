@@ -85,9 +85,9 @@ class Queue(Protocol):
         """Return the value of `dump`."""
 
 
-_inside: ContextVar[tuple[Guarded, ...]] = ContextVar("redislock_inside_tasks", default=())
-"""The tasks whose functions run here. A function that calls its own task as a function runs no
-other message."""
+_inside: ContextVar[tuple[tuple[Guarded, str], ...]] = ContextVar("redislock_tasks", default=())
+"""The messages whose functions run here, each with its task. A function that calls its own task as
+a function runs no other message; one that queues it at an immediate backend does."""
 
 known: dict[str, Guarded] = {}
 """By the dotted path of the function."""
@@ -201,7 +201,7 @@ class Guarded:
         Raises `LockUnavailable`, for the retry of the queue; and what the function raises.
         """
         id, args, kwargs, message = delivery
-        if self in _inside.get():
+        if (self, id) in _inside.get():
             return function(*args, **kwargs)
         names = self._names(id, args, kwargs)
         text = self.queue.dump(self.task, message)
@@ -218,7 +218,7 @@ class Guarded:
                     self._begin(named, stack)
                     if its.latest is not None:
                         args, kwargs = self.queue.load(self.task, its.latest)
-                stack.callback(_inside.reset, _inside.set((*_inside.get(), self)))
+                stack.callback(_inside.reset, _inside.set((*_inside.get(), (self, id))))
                 return call(function, tuple(args), kwargs)
         except NotBegun as start:
             if start.why == "early":

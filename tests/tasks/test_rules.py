@@ -382,6 +382,51 @@ def test_an_immediate_backend(reindex: Task, done: Done, redis: Redis) -> None:
     assert redis.exists(CLAIM) == 0
 
 
+@pytest.mark.parametrize("pk", [7, 8])
+def test_an_immediate_backend_inside_its_own_task(reindex: Task, pk: int, redis: Redis) -> None:
+    """A task that queues itself, for its own name or another: each begins, one at a time for a
+    name, and nothing is left of the claims."""
+    reindex.backlog.immediate = True
+    log: list[str] = []
+
+    def body(pk: int, depth: int = 0) -> None:
+        log.append(f"{pk} begins")
+        if depth:
+            reindex.enqueue(other, depth - 1)
+        log.append(f"{pk} ends")
+
+    other, reindex.function = pk, body
+    unique("reindex:{pk}")(reindex)
+    reindex.enqueue(7, 1)
+    inner = [f"{pk} begins", f"{pk} ends"]
+    assert log == (["7 begins", "7 ends", *inner] if pk == 7 else ["7 begins", *inner, "7 ends"])
+    reindex.enqueue(pk)
+    assert log[4:] == inner
+    assert redis.keys("*:claim") == []
+
+
+def test_a_promoted_one_begins_before_it_is_confirmed(
+    reindex: Task, done: Done, redis: Redis
+) -> None:
+    """Whoever sends it knows its new id only then. Nothing is left of the claim that it had under
+    its old one, so the next call is queued."""
+    unique("reindex:{pk}")(reindex)
+    backlog = reindex.backlog
+
+    def inside() -> None:
+        reindex.enqueue(7, "parked")
+        elsewhere(backlog.work)
+        backlog.immediate = True
+
+    _hold(reindex, done, inside)
+    reindex.enqueue(7, "first")
+    backlog.work()
+    assert backlog.starts == ["parked"]
+    assert redis.exists(CLAIM) == 0
+    reindex.enqueue(7, "next")
+    assert done == [(7, "first"), (7, "parked"), (7, "next")]
+
+
 def test_redis_is_away_at_a_call(reindex: Task, own_server: RedisServer) -> None:
     """Nothing is queued."""
     unique("reindex:{pk}")(reindex)

@@ -72,7 +72,8 @@ if first and (others == 0 or others + weight <= limit) then
   end
   if ARGV[9] == '1' and message ~= '' then keep() end
   local latest = false
-  if own_claim or waiting and string.sub(waiting, 1, 1) == TICKET then
+  -- The claim may also be under an id that this message had before, or is going to have.
+  if own_claim or waiting and (waiting == perhaps or string.sub(waiting, 1, 1) == TICKET) then
     latest = redis.call('HGET', claim, 'message')
     if latest then redis.call('HSET', messages, token, latest) end
     redis.call('DEL', claim)
