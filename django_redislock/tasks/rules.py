@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, TypedDict, Unpack
 from ..lease.plan import Plan, plan_of
 from ..primitives import work
 from ..primitives.contract import run
-from ..primitives.keys import Keys
+from ..primitives.keys import Keys, validate_name
 from ..primitives.work import PREFIX, Work
 from ..settings import conf
 from ..settings.naming import name_maker
@@ -92,7 +92,7 @@ class Rule:
     def named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Named:
         """Return the rule for the name of a call. Raises what the name, its scope and the settings
         raise."""
-        return self.of(self._make_name(*args, **kwargs))
+        return self.of(validate_name(self._make_name(*args, **kwargs)))
 
     def of(self, name: str, scoped: str = "") -> Named:
         """Return the rule for a name, whose scope may have been noted when the task was queued."""

@@ -1249,6 +1249,15 @@ def test_mistakes() -> None:
         limited("x", "3")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("rule", [unique, limited])
+@pytest.mark.parametrize("pk", ["a\nb", "a{b", "a" * 512, object()])
+def test_a_name_that_no_lock_may_have(rule: Any, pk: object, reindex: Task) -> None:
+    """Nobody could write it behind `redislock tasks`, and an address excludes nobody."""
+    with pytest.raises(ValueError, match=r"^name "):
+        rule("x:{pk}")(reindex).enqueue(pk)
+    assert reindex.backlog.messages == []
+
+
 def test_two_names() -> None:
     with pytest.raises(TypeError, match="has two names by @unique"):
         unique("y:{pk}")(unique("x:{pk}")(task(lambda pk: None)))
