@@ -47,7 +47,7 @@ from ..base.people import Holder
 from ..lease.lock import Lock, refuse_event_loop
 from ..lease.transactions import blocks_of_the_project
 from ..primitives.contract import Done
-from ..settings.validators import WAIT, refuse_unknown, validate_wait
+from ..settings.validators import WAIT, refuse_unknown, validate_database, validate_wait
 from .decorate import AnyFunction, FunctionDecorator, LockFor, acquire
 from .redis_lock import redis_lock
 
@@ -87,12 +87,6 @@ def database(using: str | None) -> str:
     using = DEFAULT_DB_ALIAS if using is None else using
     if using not in connections:
         raise ImproperlyConfigured(f"using={using!r} is no alias of DATABASES: {[*connections]}")
-    return using
-
-
-def validate_database(using: Any) -> str | None:
-    if using is not None and (not isinstance(using, str) or not using):
-        raise TypeError(f"using must be an alias of DATABASES, such as 'default', not {using!r}")
     return using
 
 
@@ -377,7 +371,8 @@ class once_in_transaction(FunctionDecorator[Literal["skip"]]):
     ) -> None:
         given: dict[str, Any] = dict(options)
         self._template = name
-        self._using = validate_database(given.pop("using", None))
+        using = given.pop("using", None)
+        self._using = None if using is None else validate_database(using)
         wait = validate_wait(given.pop("wait", 0))
         if wait is None:
             raise ValueError("wait must have an end: Redis may be away, and the work goes on then")

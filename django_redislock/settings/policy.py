@@ -66,9 +66,9 @@ class Policy(NamedTuple):
     after_loss: Annotated[str, Rule(one_of("go", "wait"), ANY_LEASE)] = "go"
     """What a server does that has lost its data: give the lock to whoever asks, or let them wait
     until its forgotten lease has ended or was put back."""
-    max_hold: Annotated[float | None, Rule(validators.validate_ttl_or_none, ANY_LEASE)] = None
+    max_hold: Annotated[float | None, Rule(validators.validate_period_or_none, ANY_LEASE)] = None
     """When renewal ends, counted from the acquire. None: never."""
-    note_ttl: Annotated[float, Rule(validators.validate_ttl, ANY_LEASE)] = 604_800.0
+    note_ttl: Annotated[float, Rule(validators.validate_period, ANY_LEASE)] = 604_800.0
     """How long a note is kept after it was written."""
     keep_note: Annotated[bool, Rule(validators.validate_flag, ANY_LEASE)] = False
     """The note stays after an ordinary end, too."""
@@ -153,7 +153,7 @@ JOB_SETTINGS: Mapping[str, JobSetting] = {
     "every": JobSetting(validators.validate_every, 300),
     "tz": JobSetting(validators.validate_zone, "Europe/Berlin"),
     "enabled": JobSetting(validators.validate_flag, True),
-    "at_most_for": JobSetting(validators.validate_ttl_or_none, 60),
+    "at_most_for": JobSetting(validators.validate_period_or_none, 60),
     "at_least_for": JobSetting(validators.validate_seconds, 0),
     "overlap": JobSetting(one_of("skip", "wait", "replace"), "skip"),
     "on_crash": JobSetting(one_of("lose", "retry"), "lose"),

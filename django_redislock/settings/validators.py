@@ -68,8 +68,13 @@ def validate_ttl(value: object, name: str = "ttl") -> float:
     return validate_seconds(value, name, MIN_TTL, advice=advice)
 
 
-def validate_ttl_or_none(value: object, name: str) -> float | None:
-    return None if value is None else validate_ttl(value, name)
+def validate_period(value: object, name: str = "ttl") -> float:
+    """Validate a time that is not that of a lease."""
+    return validate_seconds(value, name, MIN_TTL, example="3600")
+
+
+def validate_period_or_none(value: object, name: str) -> float | None:
+    return None if value is None else validate_period(value, name)
 
 
 def validate_seconds_or_none(value: object, name: str) -> float | None:
@@ -247,6 +252,12 @@ def validate_no_scope(value: object, name: str = "scope") -> None:
 def validate_using(value: object, name: str = "using") -> str:
     if not isinstance(value, str) or not value:
         raise TypeError(f"{name} must be an alias of CACHES, such as 'default', not {value!r}")
+    return value
+
+
+def validate_database(value: object, name: str = "using") -> str:
+    if not isinstance(value, str) or not value:
+        raise TypeError(f"{name} must be an alias of DATABASES, such as 'default', not {value!r}")
     return value
 
 

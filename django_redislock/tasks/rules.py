@@ -16,10 +16,11 @@ from ..settings.policy import ARGUMENT_VALIDATORS
 from ..settings.validators import (
     one_of,
     refuse_unknown,
+    validate_database,
     validate_flag,
     validate_limit,
+    validate_period,
     validate_seconds,
-    validate_ttl,
     validate_whole,
 )
 from ..transport.ports import SyncPort
@@ -129,8 +130,8 @@ class Uniqueness(Rule):
         self.alone = one_of("start", "end")(until, "until") == "end"
         choices = one_of("existing", "skip", "raise", "replace")
         self.on_conflict = choices(on_conflict, "on_conflict")
-        self.queued_for = validate_ttl(queued_for, "queued_for")
-        self.database = transaction
+        self.queued_for = validate_period(queued_for, "queued_for")
+        self.database = validate_database(transaction, "transaction")
         if at_most is not None and settle is None:
             raise TypeError("at_most is for a task that settles: write settle= beside it")
         most = 0.0 if at_most is None else validate_seconds(at_most, "at_most")

@@ -48,12 +48,18 @@ from ..base.callables import kind_of, of_function
 from ..base.exceptions import LockError, LockNotAcquired, LockUnavailable
 from ..lease.lease import Lease
 from ..lease.lock import UNSET, Lock, refuse_event_loop
-from ..locks.in_transaction import Attempt, RecordBusy, records, validate_database
+from ..locks.in_transaction import Attempt, RecordBusy, records
 from ..locks.once import Completion, acquire_unless_recorded
 from ..locks.redis_lock import redis_lock
 from ..primitives import record
 from ..primitives.contract import Done, run
-from ..settings.validators import one_of, validate_excluded, validate_max_size, validate_ttl
+from ..settings.validators import (
+    one_of,
+    validate_database,
+    validate_excluded,
+    validate_max_size,
+    validate_period,
+)
 from ..transport.ports import AsyncPort, SyncPort, keep
 from ..transport.server import server_of
 from . import responses
@@ -375,8 +381,8 @@ class idempotent_view(ViewDecorator):
             )
         if using is not None and not self._in_database:
             raise TypeError("using is the database of store='db': write that, or leave it out")
-        self._using = validate_database(using)
-        self._ttl = validate_ttl(86_400 if ttl is UNSET else ttl)
+        self._using = None if using is None else validate_database(using)
+        self._ttl = validate_period(86_400 if ttl is UNSET else ttl)
         self._required = required
         self._methods = validate_methods(methods)
         self._scope = scope if callable(scope) else scope_of

@@ -1239,6 +1239,10 @@ def test_mistakes() -> None:
         unique("x", on_conflict="wait")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="at_most is for a task that settles"):
         unique("x", at_most=3)
+    with pytest.raises(ValueError, match=r"queued_for must be .* 31536000 seconds, not 0$"):
+        unique("x", queued_for=0)
+    with pytest.raises(TypeError, match="transaction must be an alias of DATABASES"):
+        unique("x", transaction=None)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="wait"):
         unique("x", wait=3)  # type: ignore[call-arg]
     with pytest.raises(ValueError, match="needs the argument 'team'"):
