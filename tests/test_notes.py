@@ -12,6 +12,7 @@ from datetime import date
 from typing import Any
 
 import pytest
+from asgiref.sync import async_to_sync
 from django.db import transaction
 from redis import Redis
 
@@ -505,6 +506,12 @@ class TestBadInput:
     def test_nothing(self) -> None:
         with lock() as lease, pytest.raises(TypeError, match=r"note\(cursor=row\.pk\)"):
             lease.note()
+
+    def test_without_keywords(self) -> None:
+        with lock() as lease:
+            for say_it in (lease.note, lease.checkpoint, async_to_sync(lease.acheckpoint)):
+                with pytest.raises(TypeError, match=r"by keywords .* note\(cursor=row\.pk\)"):
+                    say_it({"cursor": 1})  # type: ignore[arg-type]
 
     @pytest.mark.parametrize(
         "make",

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Never
 
 from asgiref.sync import sync_to_async
 
@@ -79,14 +79,14 @@ class Notes:
         """Return the note for the process that continues the lease; "": there is none."""
         return f"{self.resumptions}|{self.present}" if self.present else ""
 
-    def text(self, content: dict[str, Any], *, renewed: bool) -> str:
+    def text(self, unnamed: tuple[object, ...], content: dict[str, Any], *, renewed: bool) -> str:
         """Return the text of a note, which is `renewed` if a renewal writes it.
 
         Raises `TypeError` for what JSON does not give back equal, or if nothing renews the lease,
         and `ValueError` for what is too long.
         """
-        if not content:
-            raise TypeError("say what is to be noted, such as note(cursor=row.pk)")
+        if unnamed or not content:
+            raise TypeError("say by keywords what is to be noted, such as note(cursor=row.pk)")
         if renewed and not self._policy.renew:
             raise TypeError(
                 f"nothing renews the lease on {self._claim.keys.name!r} (renew=False), so nothing "
@@ -179,7 +179,7 @@ class Noting:
         notes = self._lifetime.notes
         return 0 if notes is None else notes.resumptions
 
-    def note(self, /, **content: Any) -> None:
+    def note(self, /, *unnamed: Never, **content: Any) -> None:
         """Note how far the work is, for the next holder if this one does not end. It replaces the
         note before as a whole. The next renewal writes it, a third of the ttl away at most; in a
         database transaction, the next one after the commit. Costs nothing: no request is sent.
@@ -191,19 +191,20 @@ class Noting:
         """
         self.check()
         notes = self._noting()
-        transactions.after_commit(partial(notes.add, notes.text(content, renewed=True)))
+        text = notes.text(unnamed, content, renewed=True)
+        transactions.after_commit(partial(notes.add, text))
 
-    def checkpoint(self, /, **content: Any) -> None:
+    def checkpoint(self, /, *unnamed: Never, **content: Any) -> None:
         """`note`, and write it now. In a database transaction it is written after the commit.
         Raises `LeaseLost` if the lease is no longer held, and `LockUnavailable`."""
         self.check()
-        text = self._noting().text(content, renewed=False)
+        text = self._noting().text(unnamed, content, renewed=False)
         if not transactions.after_commit(partial(self._checkpoint, text)):
             self.extend()
 
-    async def acheckpoint(self, /, **content: Any) -> None:
+    async def acheckpoint(self, /, *unnamed: Never, **content: Any) -> None:
         """`checkpoint` for coroutines."""
-        await sync_to_async(self.checkpoint)(**content)
+        await sync_to_async(self.checkpoint)(*unnamed, **content)
 
     def _checkpoint(self, text: str) -> None:
         self._noting().add(text)
