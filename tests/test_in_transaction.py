@@ -443,6 +443,17 @@ class TestSteps:
             with transaction.atomic():
                 job(pytest.MonkeyPatch.context())
 
+    def test_in_another_step(self) -> None:
+        """The block of a step runs without a transaction, so there is nothing to commit."""
+
+        @once_in_transaction("job")
+        def job() -> None:
+            with step("charged"), step("mailed"):
+                raise AssertionError
+
+        with pytest.raises(RuntimeError, match=r"step\('mailed'\) is inside of another step"):
+            job()
+
     def test_elsewhere(self) -> None:
         with pytest.raises(RuntimeError, match="is for functions of @once_in_transaction"):
             with step("charged"):

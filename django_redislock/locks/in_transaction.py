@@ -260,7 +260,10 @@ class Attempt:
         if point.done:
             yield point
             return
-        if self._surrounded or connections[self.using].atomic_blocks[-1] is not self._block:
+        blocks = connections[self.using].atomic_blocks
+        if not blocks:
+            raise RuntimeError(f"step({name!r}) is inside of another step: write it behind that")
+        if self._surrounded or blocks[-1] is not self._block:
             raise TransactionManagementError(
                 f"step({name!r}) commits what was done before it, and a transaction is open "
                 f"around it. Call it outside of transaction.atomic(), and decorate a view with "
