@@ -37,6 +37,7 @@ from asgiref.sync import sync_to_async
 from django.apps import apps
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
+from django.db import transaction
 from django.http import HttpResponse
 from django.http.request import RawPostDataException, split_domain_port
 from django.http.response import HttpResponseBase
@@ -516,7 +517,7 @@ class _KeyedRequest:
         begun.add(attempt.pk)
         with work:
             response = self._call.run()
-            kept = not _may_change(response)
+            kept = not (_may_change(response) or transaction.get_rollback(attempt.using))
             response = self._rendered(response) if kept else response
             attempt.record(self._packed(response) if kept else None)
             return response

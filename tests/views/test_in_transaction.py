@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured, SynchronousOnlyOperation
-from django.db import OperationalError, connection, connections, transaction
+from django.db import IntegrityError, OperationalError, connection, connections, transaction
 from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
 from django.template.response import TemplateResponse
 from django.test import RequestFactory, TestCase, override_settings
@@ -194,6 +194,27 @@ class TestWhatIsNotKept:
         with at_root(forms.function(in_database, body)):
             assert [post().content, post().content] == [b"run 1", b"run 2"]
         assert (payments(), Record.objects.count()) == (0, 0)
+
+    @pytest.mark.parametrize("around", [False, True])
+    def test_an_error_of_the_database_that_is_caught(
+        self, around: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Nothing can be written in that transaction any more: the response is sent, as Django
+        does it, and all is rolled back."""
+        monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", around)
+        Shop.objects.create(name="taken")
+
+        def takes(response: Any) -> Any:
+            try:
+                Shop.objects.create(name="taken" if body.runs == 1 else "free")
+            except IntegrityError:
+                return HttpResponse("taken", status=400)
+            return response
+
+        body = Paying(takes)
+        with at_root(forms.function(in_database, body)):
+            assert [post().content for _ in range(3)] == [b"taken", b"run 2", b"run 2"]
+        assert payments() == 3
 
     def test_a_busy_lock(self) -> None:
         body = Paying()
