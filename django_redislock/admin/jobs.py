@@ -55,13 +55,6 @@ _ABOVE = {
 end, and leaves the others hollow."""
 
 
-class Bar(NamedTuple):
-    outcome: RunOutcome
-    text: str
-    x: int
-    paths: list[str]
-
-
 def strip(runs: Sequence[RunInfo], now: datetime) -> str:
     """The last runs, the newest at the right end."""
     shown = list(reversed(runs[:RUNS_SHOWN]))
@@ -76,7 +69,8 @@ def strip(runs: Sequence[RunInfo], now: datetime) -> str:
         paths = [f"M0 {_BASE}v-{height}h5v{height}z" if ran else f"M0 {_BASE}h5"]
         if run.outcome in _ABOVE:
             paths.append(f"M0 {_BASE - height - 7}{_ABOVE[run.outcome]}")
-        bars.append(Bar(run.outcome, _said(run), place * _STEP + 1, paths))
+        at = {"x": place * _STEP + 1, "paths": paths}
+        bars.append({"outcome": run.outcome, "text": _said(run), **at})
     context = {"summary": _summary(shown), "bars": bars, "width": RUNS_SHOWN * _STEP}
     return render_to_string("admin/django_redislock/strip.html", context)
 
@@ -197,29 +191,21 @@ class JobActionForm(ActionForm):
     reason = forms.CharField(label=_("Reason for a pause:"), max_length=MAX_REASON, required=False)
 
 
-class Order(NamedTuple):
-    """One order to jobs."""
-
-    ledger: Ledger
-    by: str
-    reason: str
-
-
 class Act(NamedTuple):
     """Something that is done to a job."""
 
     permission: str
-    do: Callable[[Order, str], bool]
-    """Do it to the job of this name. False: there was nothing to do."""
+    do: Callable[[Ledger, str, str, str], bool]
+    """Do it to the job of a name, by whom and why. False: there was nothing to do."""
     done: Any
     nothing: Any
     written: Any
     """What the history says."""
 
 
-def _run(order: Order, name: str) -> bool:
-    request = order.ledger.request_run(name, by=order.by)
-    return request is not None and request.by == order.by
+def _run(ledger: Ledger, name: str, by: str, _reason: str) -> bool:
+    request = ledger.request_run(name, by=by)
+    return request is not None and request.by == by
 
 
 ACTS = {
@@ -232,14 +218,14 @@ ACTS = {
     ),
     "pause": Act(
         "pause_periodicjob",
-        lambda order, name: order.ledger.pause(name, by=order.by, reason=order.reason),
+        lambda ledger, name, by, reason: ledger.pause(name, by=by, reason=reason),
         _("Paused %(names)s."),
         _("There is no job %(names)s."),
         _("Paused: %(reason)s."),
     ),
     "resume": Act(
         "pause_periodicjob",
-        lambda order, name: order.ledger.resume(name),
+        lambda ledger, name, _by, _reason: ledger.resume(name),
         _("Resumed %(names)s, from the next tick."),
         _("%(names)s: not paused."),
         _("Resumed."),
@@ -292,7 +278,7 @@ class JobActions(LiveAdmin):
             message = gettext("Nothing was paused: write the reason.")
             self.message_user(request, message, messages.ERROR)
             return
-        order = Order(Ledger(), people.clean(who).replace("|", "/"), reason)
+        ledger, by = Ledger(), people.clean(who).replace("|", "/")
         written = str(act.written) % {"reason": reason.rstrip(".")}
         done: list[str] = []
         nothing: list[str] = []
@@ -300,7 +286,8 @@ class JobActions(LiveAdmin):
         try:
             for name in names:
                 unknown.append(name)
-                (done if act.do(order, name) else nothing).append(unknown.pop())
+                its = done if act.do(ledger, name, by, reason) else nothing
+                its.append(unknown.pop())
         except LockError as error:
             text = gettext("It is not known whether this was done to “%(name)s”: %(error)s")
             words = {"name": clean(unknown[0]), "error": clean(str(error))}

@@ -347,87 +347,64 @@ ROW = 34
 TOP = 20
 
 
-class Bar(NamedTuple):
-    """A stretch of time, and the text above it. Lengths are ready for the picture."""
-
-    text: str
-    look: str
-    """The state of a holder, `past` or `waiting`."""
-    y: int
-    x: str
-    width: str
-    lease: str = ""
-    """The length of the rest of the lease, which may end beyond the picture."""
-
-
-class Timeline(NamedTuple):
-    bars: list[Bar]
-    height: int
-    now: str
-    begins: str
-    more: int
-    """The number of holders and waiters without a bar."""
-
-
 class _Stretch(NamedTuple):
+    """A stretch of time, and the text above it."""
+
     text: str
     look: str
+    """The state of a holder, `past`, `ended` or `waiting`."""
     begins: datetime
-    ends: datetime | None = None
-    """None: now."""
+    ends: datetime
     left: float = 0.0
+    """Seconds until the lease ends, which may be beyond the picture."""
 
 
 def timeline(
     lock: LockInfo | None, past: Past, groups: Sequence[Group], waiters: int, now: datetime
-) -> Timeline | None:
+) -> dict[str, Any] | None:
     """Return the picture of a lock; None: there is nothing to show."""
-    holders = list(lock.holders) if lock is not None else []
+    holders = lock.holders if lock is not None else ()
     known = [one for one in holders if one.holder.acquired_at is not None]
     shown = [
         *_before(past, known, now),
-        *(_present(one) for one in known[:MOST]),
+        *(_present(one, now) for one in known[:MOST]),
         *(_waiting(group, now) for group in groups[:MOST]),
     ]
     if not shown:
         return None
     begins = min(one.begins for one in shown)
     before = max((now - begins).total_seconds(), 1.0)
-    left = max(one.left for one in shown)
-    after = min(left, before * FUTURE / (1 - FUTURE))
-    whole = before + after
+    after = min(max(one.left for one in shown), before * FUTURE / (1 - FUTURE))
 
     def percent(seconds: float) -> str:
-        return f"{max(0.0, seconds) / whole * 100:.2f}%"
+        return f"{max(0.0, seconds) / (before + after) * 100:.2f}%"
 
-    bars = []
-    for number, one in enumerate(shown):
-        start = (one.begins - begins).total_seconds()
-        lasts = ((one.ends or now) - one.begins).total_seconds()
-        bars.append(
-            Bar(
-                one.text,
-                one.look,
-                TOP + number * ROW,
-                percent(start),
-                percent(lasts),
-                percent(one.left) if one.left else "",
-            )
-        )
     held = lock.holding if lock is not None else 0
     drawn = sum(group.number for group in groups[:MOST])
-    more = max(0, held - min(len(known), MOST)) + max(0, waiters - drawn)
-    height = TOP + len(bars) * ROW
-    return Timeline(bars, height, percent(before), cells.moment(begins), more)
+    return {
+        "begins": cells.moment(begins),
+        "now": percent(before),
+        "height": TOP + len(shown) * ROW,
+        "bars": [
+            {
+                "text": one.text,
+                "look": one.look,
+                "y": TOP + number * ROW,
+                "x": percent((one.begins - begins).total_seconds()),
+                "width": percent((one.ends - one.begins).total_seconds()),
+                "lease": percent(one.left) if one.left else "",
+            }
+            for number, one in enumerate(shown)
+        ],
+        "more": max(0, held - min(len(known), MOST)) + max(0, waiters - drawn),
+    }
 
 
 def _before(past: Past, known: Sequence[HolderInfo], now: datetime) -> list[_Stretch]:
     """The past holders, the oldest first. Nobody saw when a lease ended that expired: its bar goes
     on until the next holder came."""
     found = []
-    following = min(
-        (one.holder.acquired_at for one in known if one.holder.acquired_at), default=now
-    )
+    following = min(filter(None, (one.holder.acquired_at for one in known)), default=now)
     for one in past.holders:
         ends = following
         if one.lasted is not None:
@@ -439,12 +416,12 @@ def _before(past: Past, known: Sequence[HolderInfo], now: datetime) -> list[_Str
     return found[::-1]
 
 
-def _present(one: HolderInfo) -> _Stretch:
+def _present(one: HolderInfo, now: datetime) -> _Stretch:
     of = one.holder
     assert of.acquired_at is not None
     who = process_name(of.owner) if of.owner else gettext("another program")
     text = _text(str(cells.NAMES[one.state]), of.held, who)
-    return _Stretch(text, one.state, of.acquired_at, left=of.remaining or 0.0)
+    return _Stretch(text, one.state, of.acquired_at, now, of.remaining or 0.0)
 
 
 def _waiting(group: Group, now: datetime) -> _Stretch:
@@ -452,7 +429,7 @@ def _waiting(group: Group, now: datetime) -> _Stretch:
     if group.number == 1:
         who = process_name(group.waiters[0].owner)
     begins = now - timedelta(seconds=group.oldest)
-    return _Stretch(_text(gettext("waiting"), group.oldest, who), "waiting", begins)
+    return _Stretch(_text(gettext("waiting"), group.oldest, who), "waiting", begins, now)
 
 
 def _text(what: str, seconds: float | None, who: str) -> str:

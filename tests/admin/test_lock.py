@@ -229,16 +229,16 @@ def test_the_timeline(operator: Client, redis: Redis) -> None:
     in_queue(redis, "job", *[f"web-{number % 2}:{number}:x" for number in range(12)], waited=90)
     page = operator.get(PAGE)
     drawn = page.context["timeline"]
-    assert [(bar.look, bar.text.partition(" – ")[2]) for bar in drawn.bars] == [
+    assert [(bar["look"], bar["text"].partition(" – ")[2]) for bar in drawn["bars"]] == [
         ("stale", "web3 · 1 · x"),
         ("waiting", "6 × web-0"),
         ("waiting", "6 × web-1"),
     ]
-    held, waiting, _other = drawn.bars
-    assert (held.x, held.width, drawn.now) == ("0.00%", "75.00%", "75.00%")
-    assert float(held.lease.rstrip("%")) > 25  # it ends beyond the picture
-    assert waiting.text.startswith("waiting, 1 min 3")
-    assert float(waiting.x.rstrip("%")) == pytest.approx(67.5, abs=0.5)
+    held, waiting, _other = drawn["bars"]
+    assert (held["x"], held["width"], drawn["now"]) == ("0.00%", "75.00%", "75.00%")
+    assert float(held["lease"].rstrip("%")) > 25  # it ends beyond the picture
+    assert waiting["text"].startswith("waiting, 1 min 3")
+    assert float(waiting["x"].rstrip("%")) == pytest.approx(67.5, abs=0.5)
     text = page.content.decode()
     assert " style=" not in text[text.index("<svg class=") : text.index("</svg>")]
     assert "One by one (12)" in text
@@ -248,6 +248,6 @@ def test_the_timeline_of_the_past(operator: Client) -> None:
     """A lock that is free has a picture, too."""
     with redis_lock("job"):
         write_down()
-    [bar] = operator.get(PAGE).context["timeline"].bars
-    assert (bar.look, bar.x, bar.lease) == ("past", "0.00%", "")
+    [bar] = operator.get(PAGE).context["timeline"]["bars"]
+    assert (bar["look"], bar["x"], bar["lease"]) == ("past", "0.00%", "")
     assert "Nobody holds it now. Last held by " in strip_tags(operator.get(PAGE).content.decode())
