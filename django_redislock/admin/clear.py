@@ -13,7 +13,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from django import forms
 from django.conf import settings
@@ -167,7 +167,8 @@ def shown(seen: dict[str, list[str]]) -> list[LockStatus]:
 
 
 def targets(seen: dict[str, list[str]], *, stale_only: bool = False) -> Iterator[Target]:
-    """Read the locks that were seen again. Raises `LockUnavailable`."""
+    """Read the locks that were seen again. `stale_only`: leave out holders that are not stale.
+    Raises `LockUnavailable`."""
     servers: dict[tuple[str, bool], dict[str, list[str]]] = defaultdict(dict)
     for id, its_digests in seen.items():
         using, cache_locks, name = LockId.parse(id)
@@ -181,21 +182,8 @@ def targets(seen: dict[str, list[str]], *, stale_only: bool = False) -> Iterator
             yield target
 
 
-class Done(NamedTuple):
-    """The outcome of a confirmation."""
-
-    targets: list[Target]
-    written: bool
-    """The history has all that was done."""
-
-
-def clear(user: Any, seen: dict[str, list[str]], reason: str, *, stale_only: bool = False) -> Done:
-    """Clear what was seen, and write it into the history. `stale_only`: take a lock only from
-    holders that are stale.
-
-    Raises `LockUnavailable` if nothing was cleared.
-    """
-    found = list(targets(seen, stale_only=stale_only))
+def clear(user: Any, found: list[Target], reason: str) -> bool:
+    """Clear locks, and write it into the history. Return whether that has all that was done."""
     asking, written = True, True
     for start in range(0, len(found), WRITTEN_AT_ONCE):
         batch = found[start : start + WRITTEN_AT_ONCE]
@@ -205,7 +193,7 @@ def clear(user: Any, seen: dict[str, list[str]], reason: str, *, stale_only: boo
                     asking = target.clear(str(user.get_username()), reason)
         finally:
             written &= _write_down(user, batch, reason)
-    return Done(found, written)
+    return written
 
 
 def _write_down(user: Any, targets: list[Target], reason: str) -> bool:
@@ -367,18 +355,18 @@ class ClearPages(LiveAdmin):
             locks = shown(form.cleaned_data["seen"])
             return self._ask(request, locks, self.url("changelist"), form)
         given = form.cleaned_data
-        done = clear(request.user, given["seen"], given["reason"], stale_only=given["stale_only"])
-        for outcome, level, sentence in _SENTENCES:
-            found = [target for target in done.targets if target.outcome == outcome]
-            if found:
-                text = sentence % _words(found)
+        found = list(targets(given["seen"], stale_only=given["stale_only"]))
+        written = clear(request.user, found, given["reason"])
+        for outcome, sentence in _SENTENCES.items():
+            if some := [target for target in found if target.outcome == outcome]:
+                text = sentence % _words(some)
                 if outcome == ClearOutcome.CLEARED:
-                    text = f"{text} {afterwards(found)}"
-                self.message_user(request, text, level)
-        if not done.written:
+                    text = f"{text} {afterwards(some)}"
+                self.message_user(request, text, _LEVELS.get(outcome, messages.ERROR))
+        if not written:
             self.message_user(request, UNWRITTEN, messages.ERROR)
         page = self.url("changelist")
-        if len(done.targets) == 1:
+        if len(found) == 1:
             page = self.url("change", next(iter(given["seen"])))
         return HttpResponseRedirect(self._with_filters(request, page))
 
@@ -423,56 +411,40 @@ def _words(targets: list[Target]) -> dict[str, Any]:
     return {"count": len(targets), "names": ", ".join(names), "error": targets[0].error}
 
 
-_SENTENCES = [
-    (
-        ClearOutcome.CLEARED,
-        messages.SUCCESS,
-        ngettext_lazy("Cleared %(names)s.", "Cleared %(count)d locks: %(names)s.", "count"),
+_LEVELS = {
+    ClearOutcome.CLEARED: messages.SUCCESS,
+    ClearOutcome.CHANGED: messages.WARNING,
+    ClearOutcome.FREE: messages.INFO,
+}
+"""How much it matters; an outcome that is not here is an error."""
+_SENTENCES = {
+    ClearOutcome.CLEARED: ngettext_lazy(
+        "Cleared %(names)s.", "Cleared %(count)d locks: %(names)s.", "count"
     ),
-    (
-        ClearOutcome.CHANGED,
-        messages.WARNING,
-        ngettext_lazy(
-            "%(names)s has changed hands meanwhile, and was left alone.",
-            "%(count)d locks have changed hands meanwhile, and were left alone: %(names)s.",
-            "count",
-        ),
+    ClearOutcome.CHANGED: ngettext_lazy(
+        "%(names)s has changed hands meanwhile, and was left alone.",
+        "%(count)d locks have changed hands meanwhile, and were left alone: %(names)s.",
+        "count",
     ),
-    (
-        ClearOutcome.FREE,
-        messages.INFO,
-        ngettext_lazy(
-            "%(names)s was free already.", "%(count)d locks were free already: %(names)s.", "count"
-        ),
+    ClearOutcome.FREE: ngettext_lazy(
+        "%(names)s was free already.", "%(count)d locks were free already: %(names)s.", "count"
     ),
-    (
-        ClearOutcome.REFUSED,
-        messages.ERROR,
-        ngettext_lazy(
-            "%(names)s can’t be cleared: %(error)s",
-            "%(count)d locks can’t be cleared: %(names)s. %(error)s",
-            "count",
-        ),
+    ClearOutcome.REFUSED: ngettext_lazy(
+        "%(names)s can’t be cleared: %(error)s",
+        "%(count)d locks can’t be cleared: %(names)s. %(error)s",
+        "count",
     ),
-    (
-        ClearOutcome.UNKNOWN,
-        messages.ERROR,
-        ngettext_lazy(
-            "%(names)s may have been cleared, or not: %(error)s",
-            "%(count)d locks may have been cleared, or not: %(names)s. %(error)s",
-            "count",
-        ),
+    ClearOutcome.UNKNOWN: ngettext_lazy(
+        "%(names)s may have been cleared, or not: %(error)s",
+        "%(count)d locks may have been cleared, or not: %(names)s. %(error)s",
+        "count",
     ),
-    (
-        ClearOutcome.NOT_ASKED,
-        messages.ERROR,
-        ngettext_lazy(
-            "%(names)s was left alone, since Redis did not answer any more.",
-            "%(count)d locks were left alone, since Redis did not answer any more: %(names)s.",
-            "count",
-        ),
+    ClearOutcome.NOT_ASKED: ngettext_lazy(
+        "%(names)s was left alone, since Redis did not answer any more.",
+        "%(count)d locks were left alone, since Redis did not answer any more: %(names)s.",
+        "count",
     ),
-]
+}
 
 
 def clearings(id: str | None = None) -> Any:

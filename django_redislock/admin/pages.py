@@ -149,10 +149,9 @@ class LiveAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # django-stubs onl
 
     def snapshot(self, request: Any) -> Snapshot:
         """Return the snapshot of a request, so that its rows, counts and filters agree."""
-        found: Snapshot | None = getattr(request, "_redislock_snapshot", None)
-        if found is None:
-            found = request._redislock_snapshot = self.take_snapshot(request)
-        return found
+        if not hasattr(request, "_redislock_snapshot"):
+            request._redislock_snapshot = self.take_snapshot(request)
+        return request._redislock_snapshot  # type: ignore[no-any-return]
 
     def take_snapshot(self, request: HttpRequest) -> Snapshot:
         """Read Redis."""
@@ -174,13 +173,9 @@ class LiveAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # django-stubs onl
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         # Read first: inside Django's own `try`, a failure of Redis would look like a wrong filter.
-        snapshot = self.snapshot(request)
-        summary = self.summary(snapshot)
-        context = {
-            "title": capfirst(self.opts.verbose_name_plural),
-            "summary": summary,
-            **_messages_kept(request),
-        }
+        summary = self.summary(self.snapshot(request))
+        title = capfirst(self.opts.verbose_name_plural)
+        context = {"title": title, "summary": summary, **_messages_kept(request)}
         page = super().changelist_view(request, context | (extra_context or {}))
         changelist = (getattr(page, "context_data", None) or {}).get("cl")
         if changelist is not None and "total" in summary:
@@ -212,10 +207,11 @@ class LiveAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # django-stubs onl
         }
 
     def away(self, request: HttpRequest, error: LockError) -> HttpResponse:
+        said = unanswered(error)
         context = {
-            **self.frame(request, unanswered(error).text),
+            **self.frame(request, said["text"]),
             **_messages_kept(request),
-            "why": unanswered(error).why,
+            "why": said["why"],
             "changes": request.method == "POST",
         }
         template = "admin/django_redislock/away.html"
@@ -232,20 +228,13 @@ class Count(NamedTuple):
     state: str = ""
 
 
-class Unanswered(NamedTuple):
-    """A server that can't be reached."""
-
-    text: str
-    why: str
-
-
-def unanswered(error: LockError) -> Unanswered:
+def unanswered(error: LockError) -> dict[str, str]:
     """Say which server does not answer, and why."""
     text = gettext("Redis can’t be reached")
     if isinstance(error, LockUnavailable) and error.using:
         names = {"alias": error.using, "where": error.where}
         text = gettext("Redis “%(alias)s” (%(where)s) does not answer") % names
-    return Unanswered(clean(text), clean(str(error)))
+    return {"text": clean(text), "why": clean(str(error))}
 
 
 def _messages_kept(request: HttpRequest) -> dict[str, Any]:
@@ -307,24 +296,21 @@ class Health(NamedTuple):
     """The warnings and errors."""
 
 
-_NOTHING = Health("", False, [])
 _known: dict[str, tuple[float, Health]] = {}
 
 
 def health(alias: str) -> Health:
     """Return the health of an alias's server, at most a minute old."""
-    seen, known = _known.get(alias, (float("-inf"), _NOTHING))
-    if now() - seen > GOOD_FOR:
-        known = _ask(alias)
-        _known[alias] = now(), known
-    return known
+    if alias not in _known or now() - _known[alias][0] > GOOD_FOR:
+        _known[alias] = now(), _ask(alias)
+    return _known[alias][1]
 
 
 def _ask(alias: str) -> Health:
     try:
         servers = ask(alias, thorough=False)
     except Unreachable:
-        return _NOTHING  # the list reports it
+        return Health("", False, [])  # the list reports it
     server = servers[0]  # the nodes of a cluster are of one version
     found = [*advice(alias), *(one for its in servers for one in rules.judge(its))]
     bad = [one for one in found if one.level != Level.INFO]
