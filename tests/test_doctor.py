@@ -887,7 +887,7 @@ class TestMessages:
     )
     def test_in_a_script(self, node: str, refused: set[str], told: set[str]) -> None:
         """W111, W112: also where only scripts can't, as at some vendors."""
-        messages = asking.Messages(**dict.fromkeys(refused, "not from scripts"))
+        messages = dict.fromkeys(refused, "not from scripts")
         found = judged(node=node, sharded=bool(node), messages=messages)
         assert found.keys() - {"I101"} == told
         for one in told:
@@ -897,10 +897,10 @@ class TestMessages:
     def test_a_cluster_without_sharded_messages(self) -> None:
         """Locks send plain messages there, and W111 is about these."""
         unknown = "Unknown Redis command called from script"
-        messages = asking.Messages(spublish=unknown, shardnumsub=unknown, numsub="no")
+        messages = {"spublish": unknown, "shardnumsub": unknown, "numsub": "no"}
         assert judged(node="10.0.0.1:6379", sharded=True, messages=messages).keys() == {"I101"}
         refused = asking.Refused(optional=("+ssubscribe", "+spublish"))
-        messages = asking.Messages(spublish="refused")
+        messages = {"spublish": "refused"}
         found = judged(sharded=True, messages=messages, refused=refused)
         assert found.keys() == {"I101", "I105"}
 

@@ -145,27 +145,27 @@ def _restore(server: ServerFacts) -> str:
 def _messages(server: ServerFacts) -> Iterator[Finding]:
     its = server.messages
     # Without sharded pub/sub, locks on a sharded server send plain messages.
-    refused = "nknown" in its.spublish or "+ssubscribe" in server.refused.optional
+    refused = "nknown" in its.get("spublish", "") or "+ssubscribe" in server.refused.optional
     sharded = server.sharded and not refused
-    if its.spublish if sharded else its.publish:
+    sending = its.get("spublish" if sharded else "publish")
+    asking = its.get("shardnumsub" if sharded else "numsub")
+    if sending:
         late = server.missed_wakeups
         missed = f" Handovers that were late so far: {late}." if late else ""
         yield Finding(
             "redislock.W111",
             "A script can't send messages (PUBLISH, SPUBLISH), so no waiter of another process "
             "is told that it was handed a lock. It finds out by asking: a handover takes 0.4 s on "
-            f"average, and up to 0.9 s, instead of a few ms.{missed} The server says: "
-            f"{its.spublish if sharded else its.publish}",
+            f"average, and up to 0.9 s, instead of a few ms.{missed} The server says: {sending}",
             "See redislock.E105"
             if "+publish" in server.refused.rules
             else "Give locks a server whose scripts may run PUBLISH, or SPUBLISH (Redis 7)",
         )
-    elif (sharded and its.shardnumsub) or (not server.sharded and its.numsub):
+    elif asking and sharded == server.sharded:
         yield Finding(
             "redislock.W112",
             "A script can't ask who listens (PUBSUB), so a waiter that was killed keeps the lock "
-            "from the next one for up to a second. The server says: "
-            f"{its.shardnumsub if sharded else its.numsub}",
+            f"from the next one for up to a second. The server says: {asking}",
             "See redislock.E105"
             if "+pubsub" in server.refused.rules
             else "Give locks a server whose scripts may run PUBSUB",

@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import chain, islice
+from typing import Any, TypeVar
 
 import redis
 from redis.exceptions import (
@@ -40,6 +41,8 @@ from ..transport.protocol import known
 from ..transport.server import Server, server_of
 from . import vendors
 from .caches import hosts_of
+
+T = TypeVar("T")
 
 # The permissions of the user, found by trying each command that locks send.
 #
@@ -99,20 +102,6 @@ class Refused:
     """Rules that a user lacks, and without which locks work, too."""
 
 
-def _unneeded(*, database: int, replicas: int, routed: bool, sharded: bool) -> frozenset[str]:
-    """Return the commands that locks don't send to such a server: requests are `routed` to the
-    nodes of a cluster; the server is `sharded`, as a cluster is."""
-    needed = {
-        "select": database,
-        "wait": replicas,
-        "cluster|slots": routed,
-        "asking": routed,
-        **dict.fromkeys(scripts.TRACKING, not sharded),
-        **dict.fromkeys(scripts.SHARDED, sharded),
-    }
-    return frozenset(command for command in scripts.SOMETIMES if not needed[command])
-
-
 def _refused(client: redis.Redis, prefix: str, unneeded: frozenset[str]) -> Refused:
     """Try all commands that locks need."""
     rules: dict[str, None] = {}
@@ -137,17 +126,6 @@ def _refused(client: redis.Redis, prefix: str, unneeded: frozenset[str]) -> Refu
     return Refused(tuple(rules), tuple(unknown), tuple(optional))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Messages:
-    """Why a script can't send messages to waiters, or can't ask who listens; "": it can, or this
-    was not tried. A script sends them when it hands a lock over."""
-
-    publish: str = ""
-    numsub: str = ""
-    spublish: str = ""
-    shardnumsub: str = ""
-
-
 _SENDING = {
     "publish": "redis.pcall('PUBLISH', ARGV[1], '-')",
     "numsub": "redis.pcall('PUBSUB', 'NUMSUB', ARGV[1])",
@@ -159,16 +137,11 @@ TAGS = 100
 """Hash tags that are tried to find a slot that a node of a cluster has."""
 
 
-def _messages(client: redis.Redis, prefix: str, *, sharded: bool) -> Messages:
-    """Try in a script to send messages, and to ask who listens. A command that a user may run is
-    sometimes refused there, or carried out in another way. Locks send sharded messages only to a
-    sharded server."""
-    tried = [*_SENDING] if sharded else ["publish", "numsub"]
-    return Messages(**{what: _send(client, prefix, _SENDING[what]) for what in tried})
-
-
-def _send(client: redis.Redis, prefix: str, how: str) -> str:
-    script = f"local answer = {how} return type(answer) == 'table' and answer.err or ''"
+def _send(client: redis.Redis, prefix: str, what: str) -> str:
+    """Try in a script to send messages to waiters, or to ask who listens. A command that a user
+    may run is sometimes refused there, or carried out in another way. Return why it can't be done;
+    "": it can."""
+    script = f"local answer = {_SENDING[what]} return type(answer) == 'table' and answer.err or ''"
     for number in range(TAGS):
         # The second channel is in the slot of the key. The first one is as that of an inbox.
         tag = f"{prefix}:{{{number}}}"
@@ -298,7 +271,9 @@ class ServerFacts:
     save: str | None = None
     """When the server writes its data to disk. None: unseen."""
     refused: Refused = field(default_factory=Refused)
-    messages: Messages = field(default_factory=Messages)
+    messages: Mapping[str, str] = field(default_factory=dict)
+    """Why a script can't publish, spublish, numsub or shardnumsub. A script sends messages when it
+    hands a lock over; to a sharded server, sharded ones."""
     keys: KeyFacts = field(default_factory=KeyFacts)
     stuck: tuple[TasksInfo, ...] = ()
     """Names of tasks that wait for a call or a sweep, for longer than `SWEPT_WITHIN`."""
@@ -348,19 +323,27 @@ class _Asking:
             with suppress(LockUnavailable):  # without permissions, which is told below
                 sharded = find_out_slots(server, prefix)
         options = self._client.connection_pool.connection_kwargs
+        # To ask a provider of credentials again may cost something.
+        unknown = options.get("credential_provider") is not None
         facts = ServerFacts(
             alias=self._alias,
             node=f"{options.get('host')}:{options.get('port')}" if routed else "",
             sharded=sharded,
             prefix=prefix,
-            user=_user(options),
+            user="<user>" if unknown else str(options.get("username") or "default"),
             db=int(options.get("db") or 0),
             replicas=conf.replicas(self._alias),
             after_loss=conf.after_loss(self._alias),
         )
-        facts.unneeded = _unneeded(
-            database=facts.db, replicas=facts.replicas, routed=routed, sharded=sharded
-        )
+        needed = {
+            "select": facts.db,
+            "wait": facts.replicas,
+            "cluster|slots": routed,
+            "asking": routed,
+            **dict.fromkeys(scripts.TRACKING, not sharded),
+            **dict.fromkeys(scripts.SHARDED, sharded),
+        }
+        facts.unneeded = frozenset(its for its in scripts.SOMETIMES if not needed[its])
         with self._perhaps("its clock"):
             facts.round_trip, facts.skew = _clock(self._client.time)
         with self._perhaps("version, role, eviction, persistence, replicas"):
@@ -404,7 +387,8 @@ class _Asking:
                 one for one in stuck if not one.first or (one.first.age or 0.0) > SWEPT_WITHIN
             )
         facts.refused = _refused(self._client, prefix, facts.unneeded)
-        facts.messages = _messages(self._client, prefix, sharded=sharded)
+        tried = _SENDING if sharded else ("publish", "numsub")
+        facts.messages = {what: _send(self._client, prefix, what) for what in tried}
         if facts.keys.cut_short:
             self._unseen.append(f"all keys (the first {facts.keys.looked_at} were looked at)")
 
@@ -438,12 +422,6 @@ class _Asking:
             self._unseen.append(f"{what} ({error})")
 
 
-def _user(options: Mapping[str, Any]) -> str:
-    if options.get("credential_provider") is not None:
-        return "<user>"  # to ask the provider again may cost something
-    return str(options.get("username") or "default")
-
-
 def _clock(ask: Callable[[], tuple[int, int]], tries: int = 5) -> tuple[float, float]:
     """Return the shortest round trip, and how far the server's clock is ahead, at least."""
     seen = []
@@ -472,9 +450,6 @@ WITHIN = 2.0
 """Seconds after which the scan stops."""
 
 
-_Commands = Sequence[tuple[str, ...]]
-
-
 class _Looking:
     """A look at the keys of a server. On a cluster, no lock is `listed` in an index."""
 
@@ -491,7 +466,7 @@ class _Looking:
             members: list[bytes] = self._client.zrange(  # type: ignore[assignment]
                 self._index, 0, MOST_NAMES - 1
             )
-            gone = self._twice(self._gone, self._names(map(_text, members)))
+            gone = [its.name for its in self._twice(self._gone, self._locks(map(_text, members)))]
         unlisted, endless = set[str](), set[str]()
         looked_at, cursor = 0, 0
         while True:
@@ -502,7 +477,8 @@ class _Looking:
             looked_at += 1000
             keys = [_text(key) for key in found]
             if self._listed:
-                unlisted.update(self._twice(self._unlisted, self._names(keys)))
+                its = self._twice(self._unlisted, self._locks(keys))
+                unlisted.update(one.name for one in its)
             mortal = [key for key in keys if not key.endswith(FOR_GOOD)]
             endless.update(self._twice(self._endless, mortal))
             if cursor == 0 or looked_at >= MOST_KEYS or time.monotonic() > until:
@@ -515,60 +491,52 @@ class _Looking:
             cut_short=cursor != 0,
         )
 
-    def _names(self, keys: Iterable[str]) -> list[str]:
-        """Return the names of those keys that are of locks."""
-        named = ((name_of(key), key) for key in keys)
-        return [name for name, key in named if name and self._lock(name) == key]
-
-    def _lock(self, name: str) -> str:
-        return Keys.of(self._prefix, name).lock
+    def _locks(self, keys: Iterable[str]) -> list[Keys]:
+        """Return those of the keys that are of locks."""
+        named = ((Keys.of(self._prefix, name_of(key) or ""), key) for key in keys)
+        return [its for its, key in named if its.name and its.lock == key]
 
     @staticmethod
-    def _twice(wrong: Any, what: list[str]) -> list[str]:
+    def _twice(wrong: Callable[[list[T]], Iterable[T]], what: list[T]) -> list[T]:
         first = list(wrong(what))
         return list(wrong(first)) if first else []
 
-    def _gone(self, names: list[str]) -> Iterator[str]:
-        if not names:
+    def _gone(self, locks: list[Keys]) -> Iterator[Keys]:
+        if not locks:
             return
         seconds, _ = self._client.time()
-        for name, ends, there in self._listed_until(names, "EXISTS"):
+        rows = self._each(locks, lambda its: [self._end(its), ("EXISTS", its.lock)])
+        for its, ends, there in rows:
             # A name stays in the index after its lease has ended, until the next grant.
             if ends is not None and float(ends) > (seconds + 1) * 1000 and not there:
-                yield name
+                yield its
 
-    def _unlisted(self, names: list[str]) -> Iterator[str]:
+    def _unlisted(self, locks: list[Keys]) -> Iterator[Keys]:
         # The index has no locks without a TTL.
-        found = [
-            name
-            for name, ends, pttl in self._listed_until(names, "PTTL")
-            if ends is None and pttl > 0
-        ]
-        values = [("GET", self._lock(name)) for name in found]
-        holders = [("HVALS", Keys.of(self._prefix, name).holders) for name in found]
-        for name, value, records in self._both(found, values, holders):
+        rows = self._each(locks, lambda its: [self._end(its), ("PTTL", its.lock)])
+        found = [its for its, ends, pttl in rows if ends is None and pttl > 0]
+        rows = self._each(found, lambda its: [("GET", its.lock), ("HVALS", its.holders)])
+        for its, value, records in rows:
             # If several hold the lock, its key is no string, so GET answers an error.
             several = isinstance(value, ResponseError) and isinstance(records, list)
             if any(map(_says_listed, records if several else [value])):
-                yield name
+                yield its
 
-    def _listed_until(self, names: list[str], word: str) -> Iterator[tuple[str, Any, Any]]:
-        """Return the end of each lock in the index, and what a command says of its key."""
-        ends = [("ZSCORE", self._index, self._lock(name)) for name in names]
-        return self._both(names, ends, [(word, self._lock(name)) for name in names])
+    def _endless(self, keys: list[str]) -> list[str]:
+        return [key for key, pttl in self._each(keys, lambda key: [("PTTL", key)]) if pttl == -1]
 
-    def _both(
-        self, names: list[str], first: _Commands, second: _Commands
-    ) -> Iterator[tuple[str, Any, Any]]:
-        """Return the answers to two commands for each name, which are asked together."""
-        answers = self._ask([*first, *second])
-        return zip(names, answers[: len(names)], answers[len(names) :], strict=True)
+    def _end(self, its: Keys) -> tuple[str, ...]:
+        return "ZSCORE", self._index, its.lock
 
-    def _endless(self, keys: list[str]) -> Iterator[str]:
-        answers = self._ask([("PTTL", key) for key in keys])
-        yield from (key for key, pttl in zip(keys, answers, strict=True) if pttl == -1)
+    def _each(
+        self, what: list[T], commands: Callable[[T], list[tuple[str, ...]]]
+    ) -> Iterator[tuple[Any, ...]]:
+        """Return each of these with the answers to its commands, which are asked together."""
+        asked = [commands(one) for one in what]
+        answers = iter(self._ask([*chain.from_iterable(asked)]))
+        return ((one, *islice(answers, len(its))) for one, its in zip(what, asked, strict=True))
 
-    def _ask(self, commands: _Commands) -> list[Any]:
+    def _ask(self, commands: Sequence[tuple[str, ...]]) -> list[Any]:
         """Return the answers of commands. For a key of another type, that is the error."""
         answers: list[Any] = []
         for start in range(0, len(commands), AT_ONCE):
