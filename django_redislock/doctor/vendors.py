@@ -11,10 +11,6 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
-OTHER = "*"
-"""Any other option of a server."""
-CONFIG = {OTHER: "CONFIG SET {option} {value}"}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vendor:
@@ -26,8 +22,10 @@ class Vendor:
     """Patterns of host names."""
     info: Mapping[str, str] = field(default_factory=dict)
     """Patterns of values in the answer to INFO. One that matches is enough."""
-    options: Mapping[str, str] = field(default_factory=lambda: CONFIG)
+    setting: str = "CONFIG SET {option} {value}"
     """How options of the server are set, ready to paste if possible."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """The same for options that are set in another way."""
     user: str = "ACL SETUSER {user} {rules}"
     """How a user gets permissions."""
     one_database: bool = False
@@ -37,8 +35,7 @@ class Vendor:
 
     def sets(self, option: str, value: object) -> str:
         """Return how to set an option of the server."""
-        how = self.options.get(option) or self.options[OTHER]
-        return how.format(option=option, value=value)
+        return self.options.get(option, self.setting).format(option=option, value=value)
 
     def allows(self, user: str, rules: str) -> str:
         """Return how to let a user do what these rules of an ACL say."""
@@ -54,16 +51,16 @@ VENDORS = (
     Vendor(
         name="ElastiCache Serverless",
         hosts=("*.serverless.*.cache.amazonaws.com", "*.serverless.*.cache.amazonaws.com.cn"),
-        options={OTHER: "{option} can't be set there: use a node-based cache, or MemoryDB"},
+        setting="{option} can't be set there: use a node-based cache, or MemoryDB",
         user=_AWS_USER,
     ),
     Vendor(
         name="ElastiCache",
         hosts=("*.cache.amazonaws.com", "*.cache.amazonaws.com.cn"),
         info={"os": "Amazon ElastiCache*"},
+        setting="aws elasticache modify-cache-parameter-group --cache-parameter-group-name "
+        f"GROUP {_PARAMETER}",
         options={
-            OTHER: "aws elasticache modify-cache-parameter-group --cache-parameter-group-name "
-            f"GROUP {_PARAMETER}",
             "appendonly": "Take MemoryDB, whose log keeps every write that was answered",
             "maxclients": "Take a larger node type, or open fewer connections",
         },
@@ -73,17 +70,15 @@ VENDORS = (
         name="MemoryDB",
         hosts=("*.memorydb.*.amazonaws.com", "*.memorydb.*.amazonaws.com.cn"),
         info={"os": "Amazon MemoryDB*"},
-        options={
-            OTHER: f"aws memorydb update-parameter-group --parameter-group-name GROUP {_PARAMETER}"
-        },
+        setting=f"aws memorydb update-parameter-group --parameter-group-name GROUP {_PARAMETER}",
         user="aws memorydb update-user --user-name {user} --access-string 'on {rules}'",
         durable=True,
     ),
     Vendor(
         name="Azure Managed Redis",
         hosts=("*.redis.azure.net", "*.redisenterprise.cache.azure.net"),
+        setting="In the Azure portal: set {option} to {value}, if that can be set",
         options={
-            OTHER: "In the Azure portal: set {option} to {value}, if that can be set",
             "maxmemory-policy": "Update-AzRedisEnterpriseCacheDatabase -ClusterName NAME "
             "-ResourceGroupName GROUP -EvictionPolicy NoEviction",
             "appendonly": "Update-AzRedisEnterpriseCacheDatabase -ClusterName NAME "
@@ -95,23 +90,21 @@ VENDORS = (
     Vendor(
         name="Azure Cache for Redis",
         hosts=("*.redis.cache.windows.net",),
-        options={
-            OTHER: "Set-AzRedisCache -Name NAME -ResourceGroupName GROUP -RedisConfiguration "
-            '@{{"{option}" = "{value}"}}',
-        },
+        setting="Set-AzRedisCache -Name NAME -ResourceGroupName GROUP -RedisConfiguration "
+        '@{{"{option}" = "{value}"}}',
         user="In the Azure portal, Data Access Configuration: give {user} {rules}",
     ),
     Vendor(
         name="Redis Cloud",
         hosts=("*.redis-cloud.com", "*.redislabs.com", "*.rlrcp.com"),
-        options={OTHER: _CONSOLE.format(vendor="Redis Cloud")},
+        setting=_CONSOLE.format(vendor="Redis Cloud"),
         user="In the console of Redis Cloud, Data Access Control: give {user} {rules}",
         one_database=True,
     ),
     Vendor(
         name="Redis Enterprise",
         info={"rlec_version": "*"},
-        options={OTHER: _CONSOLE.format(vendor="its Cluster Manager")},
+        setting=_CONSOLE.format(vendor="its Cluster Manager"),
         user="In its Cluster Manager, Access control: give {user} {rules}",
         one_database=True,
     ),
@@ -119,21 +112,19 @@ VENDORS = (
         name="Upstash",
         hosts=("*.upstash.io",),
         info={"upstash_version": "*"},
-        options={
-            OTHER: _CONSOLE.format(vendor="Upstash"),
-            "maxmemory-policy": "In the console of Upstash: switch Eviction off",
-        },
+        setting=_CONSOLE.format(vendor="Upstash"),
+        options={"maxmemory-policy": "In the console of Upstash: switch Eviction off"},
     ),
     Vendor(
         name="Tair",
         hosts=("*.redis.rds.aliyuncs.com",),
-        options={OTHER: "In the console of Alibaba Cloud, Parameter Settings: {option} {value}"},
+        setting="In the console of Alibaba Cloud, Parameter Settings: {option} {value}",
     ),
     Vendor(
         name="Dragonfly",
         info={"dragonfly_version": "*"},
+        setting="Start it with other flags, to the effect of: {option} {value}",
         options={
-            OTHER: "Start it with other flags, to the effect of: {option} {value}",
             "maxmemory-policy": "Start it without --cache_mode",
             "appendonly": "Start it with --snapshot_cron '* * * * *'",
             "maxclients": "Start it with --maxclients={value}",
@@ -146,10 +137,8 @@ VENDORS = (
 SOMEBODY = Vendor()
 """A server whose administrator may do what Redis can do."""
 MANAGED = Vendor(
-    options={
-        OTHER: "Set {option} to {value} where your provider lets you; Memorystore: gcloud redis "
-        "instances update INSTANCE --region=REGION --update-redis-config={option}={value}"
-    }
+    setting="Set {option} to {value} where your provider lets you; Memorystore: gcloud redis "
+    "instances update INSTANCE --region=REGION --update-redis-config={option}={value}"
 )
 """A server that has no CONFIG, of a vendor that can't be seen: Memorystore has only an IP."""
 
