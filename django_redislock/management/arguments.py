@@ -9,8 +9,7 @@ import shlex
 import socket
 import sys
 from argparse import ArgumentTypeError
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from django.core.exceptions import ImproperlyConfigured
@@ -19,7 +18,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from ..base import people
 from ..base.exceptions import LockError, LockUnavailable
 from ..base.servers import aliases_of
-from ..commands import BUSY, LOST, UNAVAILABLE
+from ..commands import BUSY, LOST, UNAVAILABLE, Stderr
 from ..inspection import Inspector, Listing, LockInfo, inspectors
 from ..inspection.inspector import RedlockInspector, inspector_of
 from ..inspection.words import clean
@@ -41,22 +40,30 @@ _NOBODY_READS = 128 + 13
 """A shell's exit code for a program that SIGPIPE has ended."""
 
 
-@contextmanager
-def errors_as_exit_codes(command: BaseCommand) -> Iterator[None]:
-    """Turn known errors into one line and an exit code, without a traceback."""
-    try:
-        yield
-        command.stdout.flush()
-    except LockUnavailable as error:
-        raise CommandError(clean(str(error)), returncode=UNAVAILABLE) from error
-    except LockError as error:
-        raise CommandError(clean(str(error)), returncode=WRONG) from error
-    except ImproperlyConfigured as error:
-        raise CommandError(clean(str(error)), returncode=MISCONFIGURED) from error
-    except BrokenPipeError:
-        # As with `| head`. The interpreter would flush once more at its end, and complain.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), command.stdout.fileno())
-        sys.exit(_NOBODY_READS)
+class OperatorCommand(BaseCommand):
+    """Ends with an exit code. Known errors are one line, without a traceback."""
+
+    def carry_out(self, options: dict[str, Any]) -> int:
+        """Do it, and return the exit code."""
+        raise NotImplementedError
+
+    def handle(self, *_args: Any, **options: Any) -> None:
+        self.stderr = Stderr(self.stderr)
+        try:
+            code = self.carry_out(options)
+            self.stdout.flush()
+        except LockUnavailable as error:
+            raise CommandError(clean(str(error)), returncode=UNAVAILABLE) from error
+        except LockError as error:
+            raise CommandError(clean(str(error)), returncode=WRONG) from error
+        except ImproperlyConfigured as error:
+            raise CommandError(clean(str(error)), returncode=MISCONFIGURED) from error
+        except BrokenPipeError:
+            # As with `| head`. The interpreter would flush once more at its end, and complain.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.stdout.fileno())
+            code = _NOBODY_READS
+        if code:
+            sys.exit(code)
 
 
 def using_of(options: dict[str, Any]) -> str:

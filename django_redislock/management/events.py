@@ -48,11 +48,11 @@ def require_main_thread(who: str) -> None:
         raise CommandError(f"{who} must be called in the main thread, which receives the signals.")
 
 
-class Interrupted(BaseException):
-    """A signal came before there was a program to pass it on to."""
+class Interrupted(SystemExit):
+    """A signal came before there was a program to pass it on to. It ends the command."""
 
     def __init__(self, number: int) -> None:
-        super().__init__(signal.Signals(number).name)
+        super().__init__(128 + number)  # the exit code that a shell has for it
         self.number = number
 
 

@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import fields, is_dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -34,13 +34,13 @@ T = TypeVar("T")
 
 
 class Printer:
-    """Writes lines; knows whether a terminal shows them."""
+    """Writes lines, or JSON; knows whether a terminal shows lines."""
 
     def __init__(self, command: BaseCommand, options: Mapping[str, Any]) -> None:
         self.command = command
         self._json = bool(options.get("json"))
         self._out: OutputWrapper = command.stdout
-        self.terminal = bool(self._out.isatty())
+        self.terminal = bool(self._out.isatty()) and not self._json
         # Django looks at sys.stdout, but the output may go elsewhere.
         colors = self.terminal or options.get("force_color")
         self.style = command.style if colors else no_style()
@@ -277,18 +277,32 @@ _TO_END_OF_SCREEN = "\x1b[J"
 
 
 class Screen:
-    """The whole terminal, given back as it was."""
+    """The whole terminal, given back as it was; or paper: a file, a pipe, or a terminal without
+    escape sequences, where each picture follows the last."""
 
     def __init__(self, printer: Printer) -> None:
         self._printer = printer
-        self._shown: Sequence[str] = ()
+        self._paper = not printer.terminal or os.environ.get("TERM", "dumb") == "dumb"
+        self._drawn: Sequence[str] = ()
 
     @property
     def rows(self) -> int | None:
-        return shutil.get_terminal_size().lines
+        """The lines of the terminal; None: a picture may have any number of lines."""
+        return None if self._paper else shutil.get_terminal_size().lines
 
-    def open(self) -> None:
-        self._printer.raw(_OPEN)
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Show what the block draws, and leave the last picture in sight."""
+        if self._paper:
+            yield
+            return
+        try:
+            self._printer.raw(_OPEN)
+            yield
+        finally:
+            with suppress(OSError):  # the terminal may be gone
+                self._printer.raw(_CLOSE)
+                self._printer.lines(self._drawn)
 
     def draw(self, lines: Iterable[str]) -> None:
         """Draw over the last picture, in one write: a cleared screen would flicker.
@@ -298,35 +312,9 @@ class Screen:
         row stays empty, too.
         """
         rows = self.rows
-        self._shown = list(lines)[: rows and rows - 1]
-        text = "".join(f"{_ERASE_LINE}{line}\n" for line in self._shown)
+        if rows is None:
+            self._printer.raw("".join(f"{line}\n" for line in [*lines, ""]))
+            return
+        self._drawn = list(lines)[: rows - 1]
+        text = "".join(f"{_ERASE_LINE}{line}\n" for line in self._drawn)
         self._printer.raw(f"{_HOME}{text}{_TO_END_OF_SCREEN}")
-
-    def close(self) -> None:
-        """Leave the last picture in sight."""
-        with suppress(OSError):  # the terminal may be gone
-            self._printer.raw(_CLOSE)
-            self._printer.lines(self._shown)
-
-
-class Paper:
-    """A file, a pipe, or a terminal without escape sequences: each picture follows the last."""
-
-    rows = None
-
-    def __init__(self, printer: Printer) -> None:
-        self._printer = printer
-
-    def open(self) -> None:
-        """Nothing is to be prepared."""
-
-    def draw(self, lines: Iterable[str]) -> None:
-        self._printer.raw("".join(f"{line}\n" for line in [*lines, ""]))
-
-    def close(self) -> None:
-        """Nothing is to be given back."""
-
-
-def screen(printer: Printer) -> Screen | Paper:
-    drawn = printer.terminal and os.environ.get("TERM", "dumb") != "dumb"
-    return Screen(printer) if drawn else Paper(printer)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from argparse import SUPPRESS
 from typing import Any, Protocol
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import CommandParser
 
 from ...base.servers import MEMORY
-from ...commands import Stderr
 from ...settings.conf import aliases
-from ..arguments import HELP, Formatter, Parser, errors_as_exit_codes
+from ..arguments import HELP, Formatter, OperatorCommand, Parser
 from ..output import Printer
 from ..subcommands import (
     clear,
@@ -62,7 +60,7 @@ _NO_LOOK = {"completion", "config", "doctor", "records"}
 _ALONE = f"USING is {MEMORY!r}: each process has locks of its own, and so has this command."
 
 
-class Command(BaseCommand):
+class Command(OperatorCommand):
     help = "Inspects, clears and explains the locks of django-redislock."
     # It has to work even if the rest of the project is broken.
     requires_system_checks = []
@@ -83,23 +81,19 @@ class Command(BaseCommand):
                 )
             )
 
-    def handle(self, *_args: Any, **options: Any) -> None:
-        self.stderr = Stderr(self.stderr)
-        with errors_as_exit_codes(self):
-            if options["subcommand"] not in _NO_LOOK and MEMORY in aliases():
-                self.stderr.write(_ALONE)
-            code = SUBCOMMANDS[options["subcommand"]].handle(Printer(self, options), options)
-        if code:
-            sys.exit(code)
+    def carry_out(self, options: dict[str, Any]) -> int:
+        name: str = options["subcommand"]
+        if name not in _NO_LOOK and MEMORY in aliases():
+            self.stderr.write(_ALONE)
+        return SUBCOMMANDS[name].handle(Printer(self, options), options)
 
 
 def _base_options() -> Parser:
     """The options of every Django command, also accepted after the subcommand."""
     parser = Parser(add_help=False, argument_default=SUPPRESS)
     parser.add_argument("-v", "--verbosity", type=int, choices=[0, 1, 2, 3], help=SUPPRESS)
-    parser.add_argument("--settings", help=SUPPRESS)
-    parser.add_argument("--pythonpath", help=SUPPRESS)
-    parser.add_argument("--traceback", action="store_true", help=SUPPRESS)
-    parser.add_argument("--no-color", action="store_true", help=SUPPRESS)
-    parser.add_argument("--force-color", action="store_true", help=SUPPRESS)
+    for name in ("--settings", "--pythonpath"):
+        parser.add_argument(name, help=SUPPRESS)
+    for name in ("--traceback", "--no-color", "--force-color"):
+        parser.flag(name, SUPPRESS)
     return parser

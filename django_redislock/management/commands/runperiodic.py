@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -15,7 +14,7 @@ from ...base.background import start
 from ...base.clock import now
 from ...base.exceptions import LockUnavailable
 from ...base.people import server_time
-from ...commands import BUSY, LOST, UNAVAILABLE, Stderr
+from ...commands import BUSY, LOST, UNAVAILABLE
 from ...inspection.sheet import Column
 from ...inspection.waiting_line import TerminalLine
 from ...inspection.words import NOTHING, clean, count, instant, rounded
@@ -26,12 +25,12 @@ from ...primitives.ledger import RunInfo, RunOutcome, Wanted
 from ..arguments import (
     NO_JOBS,
     WRONG,
-    errors_as_exit_codes,
+    OperatorCommand,
     job_of_name,
     number_argument,
     seconds_argument,
 )
-from ..events import ENDING, NUDGE, Events, Interrupted, require_main_thread
+from ..events import ENDING, NUDGE, Events, require_main_thread
 from ..output import Printer
 from ..subcommands.tasks import keep_swept
 
@@ -49,7 +48,7 @@ _COLUMNS: Sequence[Column[Job]] = (
 )
 
 
-class Command(BaseCommand):
+class Command(OperatorCommand):
     help = "Runs the periodic jobs of this project. Each tick is run once, by one host."
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -81,21 +80,17 @@ class Command(BaseCommand):
             help="How long jobs may continue after SIGTERM or Ctrl-C; by default 30.",
         )
 
-    def handle(self, *_args: Any, **options: Any) -> None:
-        self.stderr = Stderr(self.stderr)
-        code = 0
-        with errors_as_exit_codes(self):
-            discover()
-            found = jobs()
-            if options["list"]:
-                printer = Printer(self, options)
-                printer.lines(printer.table(_COLUMNS, found) if found else [NO_JOBS])
-            elif options["job"] is not None:
-                _run_by_hand(job_of_name(options["job"], found))
-            else:
-                code = Scheduler(found, self, options).run()
-        if code:
-            sys.exit(code)
+    def carry_out(self, options: dict[str, Any]) -> int:
+        discover()
+        found = jobs()
+        if options["list"]:
+            printer = Printer(self, options)
+            printer.lines(printer.table(_COLUMNS, found) if found else [NO_JOBS])
+        elif options["job"] is not None:
+            _run_by_hand(job_of_name(options["job"], found))
+        else:
+            return Scheduler(found, self, options).run()
+        return 0
 
 
 def _run_by_hand(job: Job) -> None:
@@ -145,19 +140,16 @@ class Scheduler:
 
     def run(self) -> int:
         """Run jobs, and return the exit code."""
-        try:
-            with self._events as events:
-                events.collect()
-                if not self._jobs:
-                    self._say(NO_JOBS)
-                self._workers = Workers(self._options["workers"], events.nudge)
-                self._runners = runners(self._jobs, self._workers, stays=not self._options["once"])
-                try:
-                    return self._once() if self._options["once"] else self._serve()
-                finally:
-                    self._workers.close()
-        except Interrupted as interrupted:
-            return 128 + interrupted.number
+        with self._events as events:
+            events.collect()
+            if not self._jobs:
+                self._say(NO_JOBS)
+            self._workers = Workers(self._options["workers"], events.nudge)
+            self._runners = runners(self._jobs, self._workers, stays=not self._options["once"])
+            try:
+                return self._once() if self._options["once"] else self._serve()
+            finally:
+                self._workers.close()
 
     def _serve(self) -> int:
         start(keep_swept, "redislock-sweep")

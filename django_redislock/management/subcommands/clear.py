@@ -217,7 +217,7 @@ class _Clearing:
     @property
     def _asks(self) -> bool:
         """Whether somebody is there to answer."""
-        return self._printer.terminal and not self._options["json"] and sys.stdin.isatty()
+        return self._printer.terminal and sys.stdin.isatty()
 
     def _confirmed(self) -> bool:
         """Ask whether to clear, and why."""

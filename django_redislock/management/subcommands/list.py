@@ -31,7 +31,7 @@ from ..arguments import (
     using_of,
 )
 from ..events import Events, Interrupted, require_main_thread
-from ..output import Paper, Printer, screen
+from ..output import Printer, Screen
 
 _EXAMPLE = 'To see one here: with redis_lock("job", ttl=60): time.sleep(60)'
 _WAITING = (Stage.PROMOTED, Stage.PARKED, Stage.QUEUED)
@@ -191,7 +191,7 @@ class Watch:
                 watcher.run()
         except Interrupted as interrupted:
             if interrupted.number != signal.SIGINT:
-                return 128 + interrupted.number
+                raise
         return 0
 
 
@@ -200,16 +200,14 @@ class _Watcher:
         self._where = where
         self._options = options
         self._printer = printer
-        self._screen = Paper(printer) if options["json"] else screen(printer)
+        self._screen = Screen(printer)
         self._page: Page | None = None
         """The locks when Redis last answered."""
         self._updated = datetime.now(UTC)
 
     def run(self) -> None:
         """Raise `LockUnavailable` if Redis is away at the end."""
-        show = self._json if self._options["json"] else self._draw
-        try:
-            self._screen.open()
+        with self._screen.shown():
             for number in itertools.count(1):
                 away = None
                 try:
@@ -217,12 +215,13 @@ class _Watcher:
                     self._updated = datetime.now(UTC)
                 except LockUnavailable as error:
                     away = error
-                show(away)
+                if self._options["json"]:
+                    self._json(away)
+                else:
+                    self._screen.draw(self._lines(away))
                 if number == self._options["count"]:
                     break
                 time.sleep(self._options["interval"])
-        finally:
-            self._screen.close()
         if away is not None:
             raise away
 
@@ -236,9 +235,6 @@ class _Watcher:
             }
         )
         self._printer.raw("")  # flushes
-
-    def _draw(self, away: LockUnavailable | None) -> None:
-        self._screen.draw(self._lines(away))
 
     def _lines(self, away: LockUnavailable | None) -> Iterator[str]:
         style = self._printer.style

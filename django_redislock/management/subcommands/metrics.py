@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 from argparse import ArgumentTypeError
-from types import FrameType
 from typing import Any
 
 from django.core.management.base import CommandError
@@ -43,7 +42,7 @@ def _serve(printer: Printer, host: str, port: int) -> int:
         server = Server(host, port)
     except OSError as error:
         raise CommandError(f"Can't listen on {host}:{port}: {error}", returncode=WRONG) from error
-    before = signal.signal(signal.SIGTERM, _stop)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with server:
             printer.raw(f"Serving {server.url}\n")
@@ -53,10 +52,6 @@ def _serve(printer: Printer, host: str, port: int) -> int:
     finally:
         signal.signal(signal.SIGTERM, before)
     return 0
-
-
-def _stop(_signal: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 def address_argument(text: str) -> tuple[str, int]:

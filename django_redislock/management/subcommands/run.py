@@ -21,7 +21,7 @@ from ...lease.lease import Lease
 from ...lease.lock import Lock
 from ...locks.decorate import acquire
 from ..arguments import MISCONFIGURED, Parser, number_argument, seconds_argument
-from ..events import ENDING, FROM_TERMINAL, PASSED_ON, Events, Interrupted, require_main_thread
+from ..events import ENDING, FROM_TERMINAL, PASSED_ON, Events, require_main_thread
 from ..output import Printer
 
 # A program that we run, and that gets the signals that we receive.
@@ -166,11 +166,8 @@ class Run:
                 "LockedCommand that runs the program: docs/commands.md.",
                 returncode=MISCONFIGURED,
             )
-        try:
-            with Events() as events:
-                return self._locked(events, printer.command, options)
-        except Interrupted as interrupted:
-            return 128 + interrupted.number
+        with Events() as events:
+            return self._locked(events, printer.command, options)
 
     def _locked(self, events: Events, command: BaseCommand, options: dict[str, Any]) -> int:
         lock = Lock(
