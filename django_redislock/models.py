@@ -24,6 +24,7 @@ from django.db import NotSupportedError, models
 from django.db.models import F, Q
 from django.db.models.constants import LOOKUP_SEP
 from django.db.models.expressions import OrderBy
+from django.utils.functional import classproperty
 from django.utils.timezone import make_naive
 from django.utils.translation import gettext_lazy as _
 
@@ -32,7 +33,6 @@ from .settings.conf import aliases
 
 if TYPE_CHECKING:
     from .inspection import Inspector, Listing, LockInfo, Page
-    from .inspection.listing import Part
     from .periodic import JobInfo
 
 
@@ -234,7 +234,9 @@ class LiveRows:
     def _found(self) -> list[Any]:
         rows = self._matching()
         for name, descending in reversed(self._order):
-            rows.sort(key=lambda row: _place(getattr(row, name)), reverse=descending)
+            value = operator.attrgetter(name)
+            # None is last: a lease without an end is the longest.
+            rows.sort(key=lambda row: ((its := value(row)) is None, its), reverse=descending)
         return rows
 
     def _field(self, name: str) -> Any:
@@ -288,18 +290,6 @@ def _term(term: Any) -> tuple[str, bool]:
     raise NotSupportedError(f"These rows can be ordered by their fields, not by {term!r}")
 
 
-def _place(value: Any) -> tuple[bool, Any]:
-    """None is last: a lease without an end is the longest."""
-    return (value is None, 0 if value is None else value)
-
-
-class LiveManager:
-    """Gives the rows of the model that it is asked through: `Lock.live`."""
-
-    def __get__(self, _instance: Any, model: Any) -> LiveRows:
-        return LiveRows(model)
-
-
 class NoRows(models.Manager[Any]):
     """For code that goes through all models, such as `dumpdata`."""
 
@@ -315,7 +305,7 @@ class Live(models.Model):
     """The object from which the row was made."""
 
     objects = NoRows()
-    live = LiveManager()
+    live = classproperty(LiveRows)
 
     class Meta:
         abstract = True
@@ -459,7 +449,7 @@ class LockStatus(Live):
             with suppress(ValueError):  # no lock has that id
                 where = LockId.parse(id)
                 wanted[where._replace(name="")].append(where.name)
-        names: dict[Part, list[str]] = {one.inspector(): its for one, its in wanted.items()}
+        names = {one.inspector(): its for one, its in wanted.items()}
         listing = Listing([*names])
         found = listing.ask(lambda one: [*map(cls.of, one.held(names[one]))])
         return Snapshot([row for _, rows in found for row in rows], listing.away)

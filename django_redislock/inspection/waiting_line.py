@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from time import monotonic, time_ns
@@ -17,8 +17,7 @@ from ..base.process import rlock
 from ..lease.lease import Lease
 from ..lease.lock import Lock
 from ..primitives.note import Note
-from . import Inspector
-from .inspector import RedlockInspector, inspector_of
+from .inspector import inspector_of
 from .reading import progress
 from .story import holder
 from .words import clean, count, duration, instant
@@ -70,7 +69,27 @@ def waiting_line(lock: Lock, stderr: Any, *, quiet: bool = False) -> AbstractCon
     """
     if quiet or lock._policy().wait == 0:
         return nullcontext()
-    return _Waiting(stderr, AFTER, lock).running("redislock-waiting-line")
+    name, using = lock._keys().name, lock._policy().using
+    owner, began = people.owner(people.holder()), monotonic()
+
+    def text() -> str:
+        its = inspector_of(using)
+        found = its.get(name)
+        if found is None:
+            return ""
+        since = found.holder.acquired_at
+        parts = [
+            f"Waiting for {name!r} for {duration(monotonic() - began)}: held by {holder(found)}",
+            f" ({found.holder.label})" if found.holder.label else "",
+            f" since {instant(since)}" if since else "",
+        ]
+        waiters = its.waiters(name, min(found.waiters, 1000)) if found.waiters > 1 else []
+        places = [one.owner for one in waiters if one.alive]
+        if before := places.index(owner) if owner in places else 0:
+            parts.append(f"; {count(before, 'waiter')} before us")
+        return clean("".join(parts))
+
+    return _shown(stderr, text, AFTER, "redislock-waiting-line")
 
 
 def progress_line(
@@ -80,86 +99,43 @@ def progress_line(
     sent."""
     if quiet or not stderr.isatty():
         return nullcontext()
-    return _Working(stderr, EVERY, lease).running("redislock-progress-line")
+    since, noted, noted_us = datetime.now(UTC), "", 0
+
+    def text() -> str:
+        nonlocal noted, noted_us
+        notes, now_us = lease._lifetime.notes, time_ns() // 1000
+        if notes is None:
+            return ""
+        if notes.present != noted:
+            noted, noted_us = notes.present, now_us
+        note = Note.read(f"|0|0|{noted_us}|{noted}".encode(), whole=False)
+        return str((note and progress(note, since, now_us)) or "")
+
+    return _shown(stderr, text, EVERY, "redislock-progress-line")
 
 
-class _Line:
-    def __init__(self, stderr: Any, after: float) -> None:
-        self._line = TerminalLine(stderr)
-        self._after = after
-        self._over = threading.Event()
-        self._writing = rlock()
-        self._began = monotonic()
+@contextmanager
+def _shown(stderr: Any, text: Callable[[], str], after: float, thread: str) -> Iterator[None]:
+    """Show a text again and again while the block runs; "": there is none yet."""
+    line, over, writing = TerminalLine(stderr), threading.Event(), rlock()
 
-    @contextmanager
-    def running(self, thread: str) -> Iterator[None]:
-        background.start(self.run, thread)  # or there is no line
-        try:
-            yield
-        finally:
-            with self._writing:
-                self._over.set()
-                self._line.erase()
-
-    def run(self) -> None:
-        every, shown = self._after, ""
-        while not self._over.wait(every):
+    def run() -> None:
+        every, shown = after, ""
+        while not over.wait(every):
             every = EVERY
             # Whatever is wrong, the wait itself finds out.
             with suppress(LockError):
-                text = self._text()
-                with self._writing:
-                    if text not in ("", shown) and not self._over.is_set():
-                        self._line.show(shown := text)
-                        if not self._line.terminal:
+                new = text()
+                with writing:
+                    if new not in ("", shown) and not over.is_set():
+                        line.show(shown := new)
+                        if not line.terminal:
                             return
 
-    def _text(self) -> str:
-        """Return the line; "": there is none."""
-        raise NotImplementedError
-
-
-class _Working(_Line):
-    def __init__(self, stderr: Any, after: float, lease: Lease) -> None:
-        super().__init__(stderr, after)
-        self._lifetime = lease._lifetime
-        self._since = datetime.now(UTC)
-        self._noted, self._noted_us = "", 0
-
-    def _text(self) -> str:
-        notes, now_us = self._lifetime.notes, time_ns() // 1000
-        if notes is None:
-            return ""
-        if notes.present != self._noted:
-            self._noted, self._noted_us = notes.present, now_us
-        note = Note.read(f"|0|0|{self._noted_us}|{self._noted}".encode(), whole=False)
-        return str((note and progress(note, self._since, now_us)) or "")
-
-
-class _Waiting(_Line):
-    def __init__(self, stderr: Any, after: float, lock: Lock) -> None:
-        super().__init__(stderr, after)
-        self._name_of_lock = lock._keys().name
-        self._using = lock._policy().using
-        self._owner = people.owner(people.holder())
-
-    def _text(self) -> str:
-        its = inspector_of(self._using)
-        lock = its.get(self._name_of_lock)
-        if lock is None:
-            return ""
-        since = lock.holder.acquired_at
-        parts = [
-            f"Waiting for {self._name_of_lock!r} for {duration(monotonic() - self._began)}: ",
-            f"held by {holder(lock)}",
-            f" ({lock.holder.label})" if lock.holder.label else "",
-            f" since {instant(since)}" if since else "",
-            self._before_us(its, lock.waiters),
-        ]
-        return clean("".join(parts))
-
-    def _before_us(self, its: Inspector | RedlockInspector, number: int) -> str:
-        waiters = its.waiters(self._name_of_lock, min(number, 1000)) if number > 1 else []
-        places = [one.owner for one in waiters if one.alive]
-        before = places.index(self._owner) if self._owner in places else 0
-        return f"; {count(before, 'waiter')} before us" if before else ""
+    background.start(run, thread)  # or there is no line
+    try:
+        yield
+    finally:
+        with writing:
+            over.set()
+            line.erase()

@@ -19,7 +19,7 @@ from ..arguments import WRONG, Parser
 from ..output import Printer
 
 _ORDER = list(Level)
-_FAIL_LEVELS = [level.name for level in Level]
+"""The worst first."""
 
 
 class Doctor:
@@ -34,7 +34,7 @@ class Doctor:
         )
         parser.add_argument(
             "--fail-level",
-            choices=_FAIL_LEVELS,
+            choices=[level.name for level in Level],
             default=Level.ERROR.name,
             help=f"The lowest level for which the exit code is {WRONG}; by default ERROR.",
         )
@@ -57,20 +57,18 @@ class Doctor:
             and not (away and finding.alias is None and finding.level == Level.INFO)
         ]
         lines = chain.from_iterable(_lines(finding, printer) for finding in shown)
-        printer.write([_as_json(finding) for finding in findings], lines)
+        printer.write(
+            [{"id": one.id, "level": one.level, **asdict(one)} for one in findings], lines
+        )
         if away:
             raise CommandError(
                 "\n".join(clean(finding.message) for finding in away), returncode=UNAVAILABLE
             )
-        bad = _ORDER[: _FAIL_LEVELS.index(options["fail_level"]) + 1]
-        if any(finding.level in bad for finding in findings):
+        bad = _ORDER.index(Level[options["fail_level"]])
+        if any(_ORDER.index(finding.level) <= bad for finding in findings):
             raise CommandError(_counted(findings), returncode=WRONG)
         printer.line(printer.style.SUCCESS(_counted(findings)))
         return 0
-
-
-def _as_json(finding: Finding) -> dict[str, Any]:
-    return {"id": finding.id, "level": finding.level.value, **asdict(finding)}
 
 
 def _lines(finding: Finding, printer: Printer) -> Iterator[str]:

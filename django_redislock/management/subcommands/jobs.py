@@ -129,47 +129,44 @@ def _sheet(info: JobInfo, printer: Printer) -> Iterator[str]:
     yield from printer.table(RUNS, info.runs)
 
 
-def _add_jobs(parser: Parser) -> None:
-    parser.add_argument("jobs", metavar="JOB", nargs="*", help="The jobs.")
-    parser.flag("--all", "All jobs.")
+class _OfJobs:
+    """What is done to some jobs, or to all."""
+
+    def add_arguments(self, parser: Parser) -> None:
+        parser.add_argument("jobs", metavar="JOB", nargs="*", help="The jobs.")
+        parser.flag("--all", "All jobs.")
+
+    def handle(self, printer: Printer, options: dict[str, Any]) -> int:
+        if bool(options["jobs"]) == options["all"]:
+            raise CommandError("Write the names of jobs, or --all.", returncode=USAGE)
+        ledger = Ledger()
+        known = ledger.jobs()
+        for job in [job_of_name(name, known) for name in options["jobs"]] or known:
+            printer.line(clean(self.do(ledger, job.name, options)))
+        return 0
+
+    def do(self, ledger: Ledger, name: str, options: dict[str, Any]) -> str:
+        """Do it to one job, and say so."""
+        raise NotImplementedError
 
 
-def _names(ledger: Ledger, options: dict[str, Any]) -> list[str]:
-    """The names of the jobs that the options mean. All of them exist."""
-    if bool(options["jobs"]) == options["all"]:
-        raise CommandError("Write the names of jobs, or --all.", returncode=USAGE)
-    known = ledger.jobs()
-    meant = [job_of_name(name, known) for name in options["jobs"]] or known
-    return [job.name for job in meant]
-
-
-class Pause:
+class Pause(_OfJobs):
     help = "Pause periodic jobs: their ticks are skipped. Jobs that are running finish."
 
     def add_arguments(self, parser: Parser) -> None:
-        _add_jobs(parser)
+        super().add_arguments(parser)
         parser.add_argument(
             "--reason", metavar="TEXT", type=people.clean, required=True, help="Why."
         )
         parser.by()
 
-    def handle(self, printer: Printer, options: dict[str, Any]) -> int:
-        ledger, by = Ledger(), options["by"] or operator()
-        for name in _names(ledger, options):
-            ledger.pause(name, by=by, reason=options["reason"])
-            printer.line(clean(f"Paused {name!r}."))
-        return 0
+    def do(self, ledger: Ledger, name: str, options: dict[str, Any]) -> str:
+        ledger.pause(name, by=options["by"] or operator(), reason=options["reason"])
+        return f"Paused {name!r}."
 
 
-class Resume:
+class Resume(_OfJobs):
     help = "Resume periodic jobs, from the next tick."
 
-    def add_arguments(self, parser: Parser) -> None:
-        _add_jobs(parser)
-
-    def handle(self, printer: Printer, options: dict[str, Any]) -> int:
-        ledger = Ledger()
-        for name in _names(ledger, options):
-            text = "goes on" if ledger.resume(name) else "was not paused"
-            printer.line(clean(f"{name!r} {text}."))
-        return 0
+    def do(self, ledger: Ledger, name: str, _options: dict[str, Any]) -> str:
+        return f"{name!r} {'goes on' if ledger.resume(name) else 'was not paused'}."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
 
@@ -34,11 +34,12 @@ _LOOKED_AT = 1000
 
 @dataclass(frozen=True, slots=True)
 class _Report:
-    """The facts about a lock, as they are shown."""
+    """The facts about a lock, as they are shown. Their names are those of the JSON."""
 
     name: str
     using: str
     lock: LockInfo | None
+    state: str
     waiters: list[WaiterInfo]
     past: Past
     note: NoteInfo | None
@@ -46,7 +47,7 @@ class _Report:
     similar: list[str]
     """Names of held locks that are nearly the same, if this one is free."""
     tasks: TasksInfo | None
-    given: dict[str, Any] = field(repr=False)
+    options: dict[str, Any] = field(repr=False)
     """The options with which it was found."""
     wide: bool = field(repr=False)
 
@@ -60,22 +61,16 @@ class _Report:
             name=name,
             using=inspector.using,
             lock=lock,
+            state="free" if lock is None else lock.state,
             waiters=inspector.waiters(name, max(limit, _GROUPED) if grouped else limit),
             past=inspector.past(name),
             note=inspector.note(name),
             settings=settings_of(name),
             similar=[] if lock else _similar(name, options),
             tasks=tasks_of(name, aliases_of(inspector.using)[0]),
-            given={"using": options["using"], "cache-locks": options["cache_locks"]},
+            options=options,
             wide=wide,
         )
-
-    def document(self) -> dict[str, Any]:
-        """The facts, for JSON."""
-        return {
-            **{field.name: getattr(self, field.name) for field in fields(self) if field.repr},
-            "state": "free" if self.lock is None else self.lock.state,
-        }
 
     def lines(self, printer: Printer) -> Iterator[str]:
         lock, past, wide = self.lock, self.past, self.wide
@@ -107,7 +102,8 @@ class _Report:
             style = STYLES[self.lock.state] if number == 1 else ""
             yield printer.paint(clean(sentence), style)
         if self.lock.state in (State.BROKEN, State.STALE):
-            yield f"To clear it: {command_line('clear', self.given, [self.name])}"
+            where = {"using": self.options["using"], "cache-locks": self.options["cache_locks"]}
+            yield f"To clear it: {command_line('clear', where, [self.name])}"
 
     def _facts(self) -> Iterator[tuple[str, Any]]:
         lock = self.lock
@@ -163,7 +159,7 @@ class Show:
 
     def handle(self, printer: Printer, options: dict[str, Any]) -> int:
         report = _Report.of(options)
-        printer.write(report.document(), report.lines(printer))
+        printer.write(report, report.lines(printer))
         return FREE if report.lock is None else 0
 
 
