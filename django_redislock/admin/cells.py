@@ -40,15 +40,12 @@ SHOWN = 100
 
 NAMES: dict[str, Any] = {
     **dict([*STATES, *JOB_STATES]),
-    Ending.RELEASED: _("released"),
-    Ending.EXPIRED: _("expired"),
-    Ending.CLEARED: _("cleared"),
     RunOutcome.DONE: _("done"),
     RunOutcome.FAILED: _("failed"),
     RunOutcome.LOST: _("lost"),
     RunOutcome.SKIPPED: _("skipped"),
     RunOutcome.UNREADABLE: _("unreadable"),
-    **{stage: _(stage.value) for stage in Stage},
+    **{one: _(one.value) for one in (*Ending, *Stage)},
 }
 """The names of states, of the ends of leases, of the outcomes of runs, and of the stages of
 tasks."""
@@ -63,6 +60,10 @@ def broken(text: str) -> str:
 def value(text: str) -> SafeString:
     """A name, a host or a place in the code."""
     return format_html(LTR, broken(text))
+
+
+def link(url: str, name: str) -> SafeString:
+    return format_html('<a href="{}">{}</a>', url, value(name))
 
 
 def sentence(text: object) -> SafeString:
@@ -123,10 +124,6 @@ def html(its: Any) -> str:
     if its in (None, "", Seconds(None)):
         return NOTHING
     return next(look(its) for kind, look in _LOOKS if isinstance(its, kind))
-
-
-def _past(one: PastHolder) -> str:
-    return with_quiet(str(NAMES[one.ending]), value(one.why) if one.why else "")
 
 
 def _run(run: RunInfo) -> str:
@@ -197,7 +194,7 @@ _LOOKS: Sequence[tuple[type, Callable[[Any], str]]] = (
     (Stage, lambda its: str(NAMES[its])),
     (Judged, lambda its: with_quiet(badge(*its), its.why and sentence(its.why))),
     (Owner, lambda its: value(_host_and_process(its))),
-    (PastHolder, _past),
+    (PastHolder, lambda its: with_quiet(str(NAMES[its.ending]), its.why and value(its.why))),
     (RunInfo, _run),
     (LockInfo, _holders),
     (Lease, _lease),

@@ -28,7 +28,6 @@ from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.utils.crypto import salted_hmac
-from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext, gettext_lazy, ngettext, ngettext_lazy
 from django.utils.translation import gettext as _
@@ -280,12 +279,11 @@ class ClearPages(LiveAdmin):
 
     def _link(self, entry: LogEntry) -> str:
         """A lock that was cleared; a link to it if it can exist with these settings."""
-        name = cells.value(entry.object_repr)
         try:
             id = str(LockId.parse(entry.object_id or ""))
         except ValueError:
-            return name
-        return format_html('<a href="{}">{}</a>', self.url("change", id), name)
+            return cells.value(entry.object_repr)
+        return cells.link(self.url("change", id), entry.object_repr)
 
     def _with_filters(self, request: HttpRequest, url: str) -> str:
         """Add the filters of the list from which somebody came."""

@@ -349,8 +349,7 @@ class PeriodicJobAdmin(JobActions):
         if not self.admin_site.is_registered(LockStatus):
             return cells.value(name)
         pages: Any = self.admin_site.get_model_admin(LockStatus)
-        url = pages.url("change", str(LockId(job.using, False, name)))
-        return format_html('<a href="{}">{}</a>', url, cells.value(name))
+        return cells.link(pages.url("change", str(LockId(job.using, False, name))), name)
 
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any

@@ -17,7 +17,6 @@ from django.contrib.admin.options import IS_FACETS_VAR
 from django.contrib.admin.views.main import ERROR_FLAG, ORDER_VAR, PAGE_VAR, ChangeList
 from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest, HttpResponse
-from django.utils.html import format_html
 from django.utils.translation import gettext, ngettext_lazy
 from django.utils.translation import gettext_lazy as _
 
@@ -283,8 +282,9 @@ class LockAdmin(ClearPages):
                     found += names(alias, cells.SHOWN)
 
         def name(one: TasksInfo) -> Any:
-            url = self.url("change", str(LockId(one.using, False, one.name)))
-            return format_html('<a href="{}">{}</a>', url, cells.value(one.name))
+            return cells.link(
+                self.url("change", str(LockId(one.using, False, one.name))), one.name
+            )
 
         found.sort(key=lambda one: (-one.counts[Stage.PARKED], one.name))
         columns = (replace(NAMES[0], value=name), *NAMES[1:])
@@ -319,8 +319,7 @@ class LockAdmin(ClearPages):
         pages: Any = self.admin_site.get_model_admin(PeriodicJob)
         if not pages.has_view_permission(request):
             return ""
-        url = pages.url("change", job.name)
-        return format_html('<a href="{}">{}</a>', url, cells.value(job.name))
+        return cells.link(pages.url("change", job.name), job.name)
 
 
 def _is_name(name: str) -> bool:

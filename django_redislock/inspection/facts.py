@@ -221,10 +221,10 @@ class Page:
 
 
 class Ending(StrEnum):
-    RELEASED = "released"
-    EXPIRED = "expired"
+    RELEASED = _("released")
+    EXPIRED = _("expired")
     """Its TTL passed without a renewal, or its key was deleted or overwritten."""
-    CLEARED = "cleared"
+    CLEARED = _("cleared")
     """Cleared by an operator."""
 
 

@@ -375,14 +375,11 @@ class Inspector:
     def _read(self, locks: Sequence[Keys], *, lenient: bool = False) -> Iterator[LockInfo]:
         """Yield the locks of these keys that are held. They are read in batches."""
         for start in range(0, len(locks), LOCKS_AT_ONCE):
-            batch = locks[start : start + LOCKS_AT_ONCE]
-            yield from self._infos(self._raw(batch, lenient=lenient))
-
-    def _infos(self, found: list[Raw]) -> list[LockInfo]:
-        if self._cache_locks:
-            self._add_written(found)
-        left = self._left({process for raw in found for process in raw.processes})
-        return [reading.lock(raw, self.using, left) for raw in found]
+            found = self._raw(locks[start : start + LOCKS_AT_ONCE], lenient=lenient)
+            if self._cache_locks:
+                self._add_written(found)
+            left = self._left({process for raw in found for process in raw.processes})
+            yield from (reading.lock(raw, self.using, left) for raw in found)
 
     def _raw(self, locks: Sequence[Keys], *, lenient: bool = False) -> list[Raw]:
         if self._cache_locks:  # a key of one of our own names is no lock of the cache

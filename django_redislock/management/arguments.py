@@ -174,10 +174,10 @@ def limit_argument(text: str) -> int | None:
     return int(text) or None
 
 
-def number_argument(lowest: int, highest: int) -> Callable[[str], int]:
+def number_argument(lowest: int, highest: int, what: str = "a number") -> Callable[[str], int]:
     def number(text: str) -> int:
         if not (text.isdecimal() and lowest <= int(text) <= highest):
-            raise ArgumentTypeError(f"write a number from {lowest} to {highest}, not {text!r}")
+            raise ArgumentTypeError(f"write {what} from {lowest} to {highest}, not {text!r}")
         return int(text)
 
     return number

@@ -42,10 +42,8 @@ def _options(command: BaseCommand) -> dict[str, list[str]]:
     return {
         name: [
             text
-            for one in its._actions
-            if one.help != SUPPRESS
-            for text in one.option_strings
-            if text.startswith("--")
+            for text, one in its._option_string_actions.items()
+            if text.startswith("--") and one.help != SUPPRESS
         ]
         for name, its in subparsers.choices.items()
     }

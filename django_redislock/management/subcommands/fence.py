@@ -7,7 +7,6 @@ tokens than the next leases will have. This command raises the tokens of the nex
 
 from __future__ import annotations
 
-from argparse import ArgumentTypeError
 from collections.abc import Iterator
 from string import Formatter
 from typing import Any, NamedTuple
@@ -28,7 +27,7 @@ from ...settings import conf
 from ...settings.validators import validate_using
 from ...transport.ports import SyncPort
 from ...transport.server import server_of
-from ..arguments import USAGE, Parser, command_line
+from ..arguments import USAGE, Parser, command_line, number_argument
 from ..output import Printer
 
 FIELD = "fencing_token"
@@ -63,7 +62,7 @@ class Fence:
         )
         parser.add_argument(
             "--above",
-            type=_token_argument,
+            type=number_argument(1, LARGEST, "a fencing token"),
             metavar="TOKEN",
             help="The newest fencing token that was seen elsewhere.",
         )
@@ -134,12 +133,6 @@ def _sum_up(numbers: dict[str, int], options: dict[str, Any]) -> Iterator[str]:
         yield f"  {command_line('fence', given, [options['name']])}"
     elif not numbers["above"]:
         yield "No row has seen a newer fencing token than the next one."
-
-
-def _token_argument(text: str) -> int:
-    if not text.isdecimal() or not 0 < int(text) <= LARGEST:
-        raise ArgumentTypeError(f"write a fencing token, a number up to {LARGEST}, not {text!r}")
-    return int(text)
 
 
 # Which tokens were seen, for which names.

@@ -9,7 +9,7 @@ import subprocess
 import time
 from argparse import SUPPRESS
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
@@ -116,16 +116,9 @@ class Child:
 
 def _in_foreground() -> bool:
     """Say whether our process group is in the foreground of a terminal."""
-    try:
-        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
-    except OSError:
-        return False
-    try:
-        return os.tcgetpgrp(terminal) == os.getpgrp()
-    except OSError:
-        return False
-    finally:
-        os.close(terminal)
+    with suppress(OSError), open("/dev/tty", "rb", buffering=0) as terminal:
+        return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
+    return False
 
 
 NOT_FOUND = 127
