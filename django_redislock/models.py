@@ -32,6 +32,7 @@ from .base.exceptions import LockError
 from .settings.conf import aliases
 
 if TYPE_CHECKING:
+    from .base.people import Holder
     from .inspection import Inspector, Listing, LockInfo, Page
     from .periodic import JobInfo
 
@@ -357,6 +358,14 @@ JOB_STATES = [
 ]
 
 
+_OF_HOLDER: dict[str, Callable[[Holder], str]] = {
+    "host": lambda holder: (holder.owner or "").partition(":")[0],
+    "owner": lambda holder: holder.owner or "",
+    "label": lambda holder: holder.label,
+}
+"""The fields of a lock that each of its holders has."""
+
+
 class LockStatus(Live):
     """What Redis knows of a lock, to look at: `LockStatus.live.filter(state="stale")`. Times are
     seconds."""
@@ -394,12 +403,9 @@ class LockStatus(Live):
     def values_of(self, field: str) -> Sequence[Any]:
         """The values of a field; of several holders, the host, owner or label of each."""
         holders = self.info.holders if self.info else ()
-        if len(holders) < 2 or field not in ("host", "owner", "label"):
+        if len(holders) < 2 or field not in _OF_HOLDER:
             return super().values_of(field)
-        if field == "label":
-            return [one.holder.label for one in holders]
-        owners = [one.holder.owner or "" for one in holders]
-        return owners if field == "owner" else [_host(owner) for owner in owners]
+        return [_OF_HOLDER[field](one.holder) for one in holders]
 
     @classmethod
     def snapshot(cls, *, foreign: bool = False, most: int | None = None) -> Snapshot:
@@ -458,16 +464,13 @@ class LockStatus(Live):
     def of(cls, info: LockInfo) -> Self:
         """A lock that is held."""
         holder = info.holder
-        owner = holder.owner or ""
         lock = cls(
             id=str(LockId.of(info)),
             name=info.name,
             using=info.using,
             kind=info.kind.value,
             state=info.state.value,
-            host=_host(owner),
-            owner=owner,
-            label=holder.label,
+            **{field: value(holder) for field, value in _OF_HOLDER.items()},
             acquired_at=_stored(holder.acquired_at),
             held=holder.held,
             remaining=holder.remaining,
@@ -491,10 +494,6 @@ class LockStatus(Live):
         """A lock that nobody holds. Raises as `LockId.parse`."""
         where = LockId.parse(id)
         return cls(id=id, name=where.name, using=where.using, state=FREE)
-
-
-def _host(owner: str) -> str:
-    return owner.partition(":")[0]
 
 
 def _listing() -> Listing:

@@ -25,7 +25,7 @@ from ..inspection.sheet import Column, Judged, Lease, Owner, Seconds
 from ..inspection.story import holding
 from ..inspection.tasks import Stage
 from ..inspection.words import Sentence, clean, duration, local, translated
-from ..models import JOB_STATES, KINDS, STATES, LockStatus
+from ..models import JOB_STATES, KINDS, STATES
 from ..primitives.ledger import RunInfo, RunOutcome
 
 T = TypeVar("T")
@@ -136,11 +136,11 @@ def _seconds(its: Seconds) -> str:
     return format_html(LTR, text) if its.since is None else time_of(its.since, text)
 
 
-def shown(column: Column[LockInfo], ordering: str | None = None) -> Callable[[LockStatus], str]:
-    """Return a column of the list of locks, or a fact of a lock's page, for Django's admin."""
+def shown(column: Column[Any], ordering: str | None = None) -> Callable[[Any], str]:
+    """Return a column of a list, or a fact of a lock's or a job's page, for Django's admin."""
 
-    def show(lock: LockStatus) -> str:
-        return html(column.value(lock.info)) if lock.info else NOTHING
+    def show(row: Any) -> str:
+        return html(column.value(row.info)) if row.info else NOTHING
 
     show.__name__ = column.title.replace(" ", "_")
     return admin.display(description=_(column.title), ordering=ordering)(show)

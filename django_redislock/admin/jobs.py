@@ -6,6 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from django import forms
@@ -21,7 +22,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ..base import people
 from ..base.exceptions import LockError
-from ..inspection.sheet import RUNS
+from ..inspection.sheet import RUNS, Column
 from ..inspection.words import clean, duration, rounded, translated, unattended
 from ..models import JOB_STATES, LockId, LockStatus, PeriodicJob, Snapshot
 from ..periodic.job import LOCK_PREFIX, discover, jobs
@@ -30,6 +31,9 @@ from ..periodic.runner import LOOK_EVERY
 from ..primitives.ledger import RunInfo, RunOutcome
 from . import cells
 from .pages import UNWRITTEN, Count, Deed, FieldFilter, LiveAdmin, log_entries, or_away, write_down
+
+logger = logging.getLogger("django_redislock")
+
 
 # The last runs as a strip of bars, for `strip.html`: an SVG without styles of its own.
 #
@@ -122,24 +126,15 @@ def relative(time: datetime | None, now: datetime, *, due: bool = False) -> str:
     )
 
 
-@admin.display(description=_("name"), ordering="name")
-def name(job: PeriodicJob) -> str:
-    return cells.value(job.name)
+name, plan, where = (
+    cells.shown(Column(title, attrgetter(field)))
+    for field, title in (("name", "name"), ("plan", "when"), ("where", "where"))
+)
 
 
 @admin.display(description=_("name"), ordering="name")
 def name_and_plan(job: PeriodicJob) -> str:
     return cells.with_quiet(cells.value(job.name), cells.value(job.plan))
-
-
-@admin.display(description=_("when"))
-def plan(job: PeriodicJob) -> str:
-    return cells.value(job.plan)
-
-
-@admin.display(description=_("where"))
-def where(job: PeriodicJob) -> str:
-    return cells.value(job.where)
 
 
 @admin.display(description=_("state"), ordering="trouble")
@@ -233,8 +228,12 @@ ACTS = {
 }
 
 
-class JobActions(LiveAdmin):
-    """Buttons on the page of a job, and actions of the list."""
+class PeriodicJobAdmin(LiveAdmin):
+    list_display = (name_and_plan, state, last_runs, upcoming)
+    list_filter = (FieldFilter.of(_("state"), "state", JOB_STATES),)
+    search_fields = ("name", "plan", "error")
+
+    # Buttons on the page of a job, and actions of the list.
 
     actions = ("run_jobs", "pause_jobs", "resume_jobs")
     action_form = JobActionForm
@@ -308,14 +307,7 @@ class JobActions(LiveAdmin):
         if not kept:
             self.message_user(request, UNWRITTEN, messages.ERROR)
 
-
-logger = logging.getLogger("django_redislock")
-
-
-class PeriodicJobAdmin(JobActions):
-    list_display = (name_and_plan, state, last_runs, upcoming)
-    list_filter = (FieldFilter.of(_("state"), "state", JOB_STATES),)
-    search_fields = ("name", "plan", "error")
+    # The list, and a job.
 
     def get_model_perms(self, request: HttpRequest) -> dict[str, bool]:
         """Hide the page from projects without periodic jobs."""

@@ -88,6 +88,11 @@ def into_redislock(**values: Any) -> str:
     return f"REDISLOCK {'|=' if hasattr(settings, 'REDISLOCK') else '='} {written(values)}"
 
 
+def into_entry(name: str, **values: Any) -> str:
+    """Return the line that sets these keys of an entry of `LOCKS`; "": of `REDISLOCK`."""
+    return f"{redislock('LOCKS', name)} |= {written(values)}" if name else into_redislock(**values)
+
+
 def into_cache(alias: str, values: Mapping[str, Any], *path: str) -> str:
     """Return the line that puts values into an entry of CACHES, into the dict at this path."""
     inside, place, rest = settings.CACHES[alias], f"CACHES[{written(alias)}]", [*path]
@@ -101,14 +106,12 @@ def into_cache(alias: str, values: Mapping[str, Any], *path: str) -> str:
 def changed(field: str, right: Callable[[Any], Any]) -> str:
     """Return the lines that replace values of a setting, in `REDISLOCK` and in `LOCKS`. `right`
     returns the new value, or the old one if that is right."""
-    lines = []
-    old = source().get(field, DEFAULTS[field.lower()])
-    if (new := right(old)) != old:
-        lines.append(into_redislock(**{field: new}))
-    for name, entry in source().get("LOCKS", {}).items():
-        if field in entry and (new := right(entry[field])) != entry[field]:
-            lines.append(f"{redislock('LOCKS', name)} |= {written({field: new})}")
-    return joined(lines)
+    written_there = {"": {field: DEFAULTS[field.lower()], **source()}, **source().get("LOCKS", {})}
+    return joined(
+        into_entry(name, **{field: new})
+        for name, entry in written_there.items()
+        if field in entry and (new := right(entry[field])) != entry[field]
+    )
 
 
 def renamed(place: str, old: Any, new: str) -> str:

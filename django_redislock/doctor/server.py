@@ -176,15 +176,6 @@ def _pattern(kind: str, prefix: str) -> str:
     return f"{kind}{people.escaped(prefix)}:*"
 
 
-def _try_in_script(client: redis.Redis, script: str, key: str) -> str:
-    try:
-        client.eval(f"#!lua flags=no-writes\n{script}", 1, key)
-    except ResponseError as error:
-        text = str(error)
-        return text if "user executing the script" in text or "in script" in text else ""
-    return ""
-
-
 def _try(client: redis.Redis, command: str, prefix: str, channel: str = "") -> str:
     """Return why a command can't be run. "": it can."""
     # A key of a name that no lock can have.
@@ -192,8 +183,9 @@ def _try(client: redis.Redis, command: str, prefix: str, channel: str = "") -> s
     words = [replaced.get(word, word) for word in HARMLESS.get(command, ())]
     try:
         if command in WRITING:
-            return _try_in_script(client, WRITING[command], str(replaced[KEY]))
-        if command.endswith("subscribe"):
+            script = f"#!lua flags=no-writes\n{WRITING[command]}"
+            client.eval(script, 1, str(replaced[KEY]))
+        elif command.endswith("subscribe"):
             with client.pubsub() as pubsub:
                 getattr(pubsub, command)(*words)
                 pubsub.parse_response()
@@ -201,8 +193,11 @@ def _try(client: redis.Redis, command: str, prefix: str, channel: str = "") -> s
             client.execute_command(*command.upper().split("|"), *words)
     except ResponseError as error:
         text = _text_of(error)
-        denied = isinstance(error, NoPermissionError)
-        return text if denied or text.lower().startswith(_UNKNOWN) else ""
+        denied = isinstance(error, NoPermissionError) or text.lower().startswith(_UNKNOWN)
+        if command in WRITING:
+            text = str(error)
+            denied = "user executing the script" in text or "in script" in text
+        return text if denied else ""
     return ""
 
 

@@ -10,6 +10,7 @@ import socket
 import sys
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from django.core.exceptions import ImproperlyConfigured
@@ -192,13 +193,10 @@ def interval_argument(text: str) -> float:
 
 
 def _seconds(text: str, lowest: float, highest: float, advice: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1
-    if not lowest <= seconds <= highest:
-        raise ArgumentTypeError(f"{advice}, not {text!r}")
-    return seconds
+    with suppress(ValueError):
+        if lowest <= (seconds := float(text)) <= highest:
+            return seconds
+    raise ArgumentTypeError(f"{advice}, not {text!r}")
 
 
 # What `--help` of each subcommand says after its options: examples and exit codes.

@@ -84,14 +84,12 @@ class Clear:
 
 
 def _time_argument(text: str) -> datetime:
-    time = None
     with suppress(ValueError):
-        time = datetime.fromisoformat(text)
-    if time is None or time.tzinfo is None:
-        raise ArgumentTypeError(
-            f"write a time with a time zone, such as 2026-01-31T12:00:00+00:00, not {text!r}"
-        )
-    return time
+        if (time := datetime.fromisoformat(text)).tzinfo is not None:
+            return time
+    raise ArgumentTypeError(
+        f"write a time with a time zone, such as 2026-01-31T12:00:00+00:00, not {text!r}"
+    )
 
 
 def _refuse_odd(options: dict[str, Any]) -> None:
