@@ -331,13 +331,7 @@ class Live(models.Model):
 
 FREE = "free"
 
-STATES = [
-    ("held", _("held")),
-    ("unknown", _("unknown")),
-    ("stale", _("stale")),
-    ("broken", _("broken")),
-    (FREE, _("free")),
-]
+STATES = [*((one, _(one)) for one in ("held", "unknown", "stale", "broken")), (FREE, _("free"))]
 KINDS = [
     ("mutex", _("mutex")),
     ("semaphore", _("semaphore")),
@@ -440,10 +434,7 @@ class LockStatus(Live):
 
     @classmethod
     def _rows(cls, page: Page, offset: int = 0) -> list[Self]:
-        rows = [cls.of(info) for info in page.items]
-        for place, row in enumerate(rows, offset + 1):
-            row.urgency = place
-        return rows
+        return [cls.of(info, place) for place, info in enumerate(page.items, offset + 1)]
 
     @classmethod
     def chosen(cls, ids: Iterable[str]) -> Snapshot:
@@ -461,7 +452,7 @@ class LockStatus(Live):
         return Snapshot([row for _, rows in found for row in rows], listing.away)
 
     @classmethod
-    def of(cls, info: LockInfo) -> Self:
+    def of(cls, info: LockInfo, urgency: int = 0) -> Self:
         """A lock that is held."""
         holder = info.holder
         lock = cls(
@@ -478,6 +469,7 @@ class LockStatus(Live):
             waiters=info.waiters,
             contended=info.waiters > 0,
             fencing_token=holder.fencing_token,
+            urgency=urgency,
         )
         lock.info = info
         return lock

@@ -325,7 +325,7 @@ class TestSignals:
         try:
             blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [])
             signal.raise_signal(signal.SIGTERM)
-            with pytest.raises(Interrupted), Events():
+            with pytest.raises(Interrupted), Events("test"):
                 pytest.fail("not reached")
             assert signal.getsignal(signal.SIGTERM) is handler
             assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == blocked
@@ -353,11 +353,11 @@ class TestSignals:
     def test_before_the_program_starts(self) -> None:
         """What comes then ends the waiting; what comes later is kept for the program."""
         before = signal.getsignal(signal.SIGUSR1)
-        with Events() as events, pytest.raises(Interrupted) as interrupted:
+        with Events("test") as events, pytest.raises(Interrupted) as interrupted:
             signal.raise_signal(signal.SIGUSR1)
             events.next(0)
         assert interrupted.value.number == signal.SIGUSR1
-        with Events() as events:
+        with Events("test") as events:
             events.collect()
             signal.raise_signal(signal.SIGUSR1)
             signal.raise_signal(signal.SIGTERM)
@@ -378,7 +378,7 @@ class TestSignals:
 
     def test_second_one_while_giving_up(self) -> None:
         """It does not cut short what the first one has begun."""
-        with Events():
+        with Events("test"):
             with pytest.raises(Interrupted):
                 signal.raise_signal(signal.SIGTERM)
             signal.raise_signal(signal.SIGTERM)

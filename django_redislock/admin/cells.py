@@ -96,7 +96,7 @@ def moment(time: datetime | None) -> str:
 def time_of(at: datetime, text: str) -> SafeString:
     """A text about a time; as a tooltip, the time."""
     return format_html(
-        '<time dir="ltr" datetime="{}" title="{}">{}</time>',
+        '<time datetime="{}" title="{}">{}</time>',
         at.isoformat(timespec="seconds"),
         moment(at),
         text,
@@ -104,7 +104,7 @@ def time_of(at: datetime, text: str) -> SafeString:
 
 
 def instant(at: datetime) -> SafeString:
-    return time_of(at, moment(at))
+    return time_of(at, format_html(LTR, moment(at)))
 
 
 def badge(state: str, why: str = "") -> str:
@@ -132,8 +132,8 @@ def _run(run: RunInfo) -> str:
 
 
 def _seconds(its: Seconds) -> str:
-    text = duration(its.number)
-    return format_html(LTR, text) if its.since is None else time_of(its.since, text)
+    text = format_html(LTR, duration(its.number))
+    return text if its.since is None else time_of(its.since, text)
 
 
 def shown(column: Column[Any], ordering: str | None = None) -> Callable[[Any], str]:

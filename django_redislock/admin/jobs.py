@@ -23,7 +23,7 @@ from django.utils.translation import gettext_lazy as _
 from ..base import people
 from ..base.exceptions import LockError
 from ..inspection.sheet import RUNS, Column
-from ..inspection.words import clean, duration, rounded, translated, unattended
+from ..inspection.words import clean, duration, since, translated, unattended, until
 from ..models import JOB_STATES, LockId, LockStatus, PeriodicJob, Snapshot
 from ..periodic.job import LOCK_PREFIX, discover, jobs
 from ..periodic.report import JobInfo, Ledger, silent_for
@@ -108,22 +108,9 @@ def _summary(shown: Sequence[RunInfo]) -> str:
 # The columns and facts of a job.
 
 
-def relative(time: datetime | None, now: datetime, *, due: bool = False) -> str:
-    """Say how long ago a time was; if it is `due`, in how long, or for how long it has been. The
-    time is a tooltip."""
-    if time is None:
-        return cells.NOTHING
-    left = (time - now).total_seconds()
-    words = gettext("in {time}") if left >= 0 else gettext("due for {time}")
-    seconds = abs(left) if due else max(0.0, -left)
-    return format_html(
-        '<time datetime="{}" title="{}">{}</time>',
-        time.isoformat(),
-        cells.moment(time),
-        format_html(
-            words if due else gettext("{time} ago"), time=format_html(cells.LTR, rounded(seconds))
-        ),
-    )
+def relative(time: datetime | None, now: datetime, say: Callable[..., str] = since) -> str:
+    """Say how long ago a time was, or in how long it comes. The time is a tooltip."""
+    return cells.NOTHING if time is None else cells.time_of(time, cells.sentence(say(time, now)))
 
 
 name, plan, where = (
@@ -166,7 +153,7 @@ def last_runs(job: PeriodicJob) -> str:
 
 @admin.display(description=_("next"), ordering="next")
 def upcoming(job: PeriodicJob) -> str:
-    return relative(job.info.next, job.info.read_at, due=True)
+    return relative(job.info.next, job.info.read_at, until)
 
 
 @admin.display(description=_("last done"))

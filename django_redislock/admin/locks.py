@@ -29,7 +29,6 @@ from ..inspection.tasks import NAMES, TASKS, Stage, TasksInfo, names, tasks_of
 from ..inspection.words import clean, duration, process_name, translated
 from ..models import KINDS, STATES, LockId, LockStatus, PeriodicJob, Snapshot
 from ..periodic.job import job_of_lock
-from ..primitives.keys import validate_name
 from ..settings.conf import Setting
 from ..settings.policy import DEFAULTS
 from . import cells
@@ -63,15 +62,6 @@ COLUMNS = [
 ]
 """The columns of the list, besides the cache."""
 _FACTS = {one: cells.shown(one) for one in (*sheet.FACTS, *sheet.FACTS_OF_SHARED)}
-
-
-def fieldsets(lock: LockStatus | None) -> Any:
-    """The facts that are no table, two on each line."""
-    if lock is None or lock.info is None:  # the kind of a free lock is unknown
-        return [(None, {"fields": [(name, "using")]})]
-    facts = [_FACTS[column] for column in sheet.facts(lock.info)]
-    pairs = (tuple(facts[at : at + 2]) for at in range(0, len(facts), 2))
-    return [(None, {"fields": [("kind", "using"), *pairs]})]
 
 
 def known(lock: LockStatus, *, noted: bool) -> dict[str, Any]:
@@ -112,7 +102,7 @@ def known(lock: LockStatus, *, noted: bool) -> dict[str, Any]:
     return {
         **said,
         "badge": "" if lock.state == State.HELD else cells.badge(lock.state),
-        "timeline": timeline(info, past, grouped, number, now_of(info)),
+        "timeline": timeline(info, past, grouped, number),
         "tables": below,
     }
 
@@ -224,13 +214,15 @@ class LockAdmin(ClearPages):
         except ValueError:
             return None
         lock = LockStatus.at(object_id)
-        if lock is None and (where.cache_locks or _is_name(where.name)):
+        if lock is not None:
+            return lock
+        try:
             past = where.inspector().past(where.name)
-            tasks = None if where.cache_locks else tasks_of(where.name, where.using)
-            known = past.holders or past.unreadable or (tasks and tasks.items)
-            if known or clearings(object_id).exists():
-                lock = LockStatus.free(object_id)
-        return lock
+        except ValueError:  # only a foreign value can have that name, and it leaves no past
+            return None
+        tasks = None if where.cache_locks else tasks_of(where.name, where.using)
+        known = past.holders or past.unreadable or (tasks and tasks.items)
+        return LockStatus.free(object_id) if known or clearings(object_id).exists() else None
 
     # The list.
 
@@ -293,7 +285,12 @@ class LockAdmin(ClearPages):
     # One lock.
 
     def get_fieldsets(self, request: HttpRequest, obj: LockStatus | None = None) -> Any:
-        return fieldsets(obj)
+        """The facts that are no table, two on each line."""
+        if obj is None or obj.info is None:  # the kind of a free lock is unknown
+            return [(None, {"fields": [(name, "using")]})]
+        facts = [_FACTS[column] for column in sheet.facts(obj.info)]
+        pairs = (tuple(facts[at : at + 2]) for at in range(0, len(facts), 2))
+        return [(None, {"fields": [("kind", "using"), *pairs]})]
 
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
@@ -320,15 +317,6 @@ class LockAdmin(ClearPages):
         if not pages.has_view_permission(request):
             return ""
         return cells.link(pages.url("change", job.name), job.name)
-
-
-def _is_name(name: str) -> bool:
-    """False for a name that only a foreign value can have, which leaves no past."""
-    try:
-        validate_name(name)
-    except ValueError:
-        return False
-    return True
 
 
 # A lock's past holders, holders and waiters on one line of time, for `timeline.html`.
@@ -359,10 +347,13 @@ class _Stretch(NamedTuple):
 
 
 def timeline(
-    lock: LockInfo | None, past: Past, groups: Sequence[Group], waiters: int, now: datetime
+    lock: LockInfo | None, past: Past, groups: Sequence[Group], waiters: int
 ) -> dict[str, Any] | None:
     """Return the picture of a lock; None: there is nothing to show."""
     holders = lock.holders if lock is not None else ()
+    # By the server's clock if a holder tells it.
+    seen = (one.holder.seen_at for one in holders)
+    now = next(filter(None, seen), None) or datetime.now(UTC)
     known = [one for one in holders if one.holder.acquired_at is not None]
     shown = [
         *_before(past, known, now),
@@ -434,9 +425,3 @@ def _waiting(group: Group, now: datetime) -> _Stretch:
 def _text(what: str, seconds: float | None, who: str) -> str:
     time = "" if seconds is None else f", {duration(seconds)}"
     return f"{what}{time} – {who}"
-
-
-def now_of(lock: LockInfo | None) -> datetime:
-    """Return the time at which a lock was read, by the server's clock if a holder tells it."""
-    seen = (one.holder.seen_at for one in (lock.holders if lock is not None else ()))
-    return next(filter(None, seen), None) or datetime.now(UTC)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import count
+from dataclasses import replace
+from itertools import chain, count
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
@@ -59,9 +60,8 @@ def advice(alias: str) -> Iterator[Finding]:
     pool = server_of(alias).shared_pool()
     if isinstance(pool, Cluster):
         pool = pool.pool(pool.seeds[0])  # the pools of all nodes have the same options
-    yield from _shared_with_the_cache(alias)
-    yield from _timeouts(alias, pool)
-    yield from _size(alias, pool)
+    found = (_shared_with_the_cache(alias), _timeouts(alias, pool), _size(alias, pool))
+    yield from (replace(finding, alias=alias) for finding in chain.from_iterable(found))
 
 
 def _shared_with_the_cache(alias: str) -> Iterator[Finding]:
@@ -79,7 +79,6 @@ def _shared_with_the_cache(alias: str) -> Iterator[Finding]:
             f"cache.clear() is FLUSHDB, which deletes all locks. If nobody calls it, silence this "
             f"check.",
             hint=_apart(alias),
-            alias=alias,
         )
 
 
@@ -221,7 +220,6 @@ def _timeouts(alias: str, pool: Any) -> Iterator[Finding]:
             message=f"CACHES[{alias!r}] has no SOCKET_CONNECT_TIMEOUT: when the host of Redis is "
             f"gone, a release, or an acquire with wait=None, may hang for minutes.",
             hint=_options(alias, socket_connect_timeout=2, socket_timeout=5),
-            alias=alias,
         )
     within = replicas_timeout(alias)
     if within is not None and answers is not None and answers <= within:
@@ -230,7 +228,6 @@ def _timeouts(alias: str, pool: Any) -> Iterator[Finding]:
             message=f"The SOCKET_TIMEOUT of CACHES[{alias!r}] is {answers:g} s, and replicas have "
             f"{within:g} s to confirm a lock: the lock is given up before that time is over.",
             hint=_options(alias, socket_timeout=within + 4),
-            alias=alias,
         )
 
 
@@ -243,5 +240,4 @@ def _size(alias: str, pool: Any) -> Iterator[Finding]:
             f"locks: if more threads ask at the same time, some have to wait for one, and are "
             f"refused after a second.",
             hint=_options(alias, max_connections=100),
-            alias=alias,
         )

@@ -53,10 +53,8 @@ def problems() -> list[Problem]:
             conf.parse(part)
         except ImproperlyConfigured as error:
             incomplete = isinstance(error, conf.Incomplete)
-            single_field = len(path) == 3  # others of its entry may complete it
-            if not (incomplete and single_field):
-                problem = Problem(path, str(error), incomplete)
-                found.setdefault(str(error), problem)
+            if not (incomplete and len(path) == 3):  # other fields of its entry may complete it
+                found.setdefault(str(error), Problem(path, str(error), incomplete))
     return list(found.values())
 
 

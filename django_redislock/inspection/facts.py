@@ -16,12 +16,12 @@ from .words import Sentence, duration
 
 
 class State(StrEnum):
-    HELD = "held"
-    UNKNOWN = "unknown"
+    HELD = _("held")
+    UNKNOWN = _("unknown")
     """Its process has been silent for a while, but may come back."""
-    STALE = "stale"
+    STALE = _("stale")
     """Its holder can't come back."""
-    BROKEN = "broken"
+    BROKEN = _("broken")
     """Another program has overwritten one of its keys, or what one of several holders said of
     itself: it may be that nobody can take it."""
 

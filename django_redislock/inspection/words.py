@@ -106,7 +106,9 @@ def unattended(silence: timedelta) -> Sentence:
 
 def since(time: datetime | None, now: datetime) -> str:
     """How long ago a time was."""
-    return NOTHING if time is None else f"{rounded(max(0.0, (now - time).total_seconds()))} ago"
+    if time is None:
+        return NOTHING
+    return Sentence(_("%(time)s ago"), time=rounded(max(0.0, (now - time).total_seconds())))
 
 
 def until(time: datetime | None, now: datetime) -> str:
@@ -114,7 +116,8 @@ def until(time: datetime | None, now: datetime) -> str:
     if time is None:
         return NOTHING
     left = (time - now).total_seconds()
-    return f"in {rounded(left)}" if left >= 0 else f"due for {rounded(-left)}"
+    template = _("in %(time)s") if left >= 0 else _("due for %(time)s")
+    return Sentence(template, time=rounded(abs(left)))
 
 
 def process_name(owner: str) -> str:

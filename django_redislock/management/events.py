@@ -43,11 +43,6 @@ def _mask(how: str, signals: Iterable[int]) -> set[int]:
     return {*signal.pthread_sigmask(getattr(signal, f"SIG_{how}"), signals)}
 
 
-def require_main_thread(who: str) -> None:
-    if threading.current_thread() is not threading.main_thread():
-        raise CommandError(f"{who} must be called in the main thread, which receives the signals.")
-
-
 class Interrupted(SystemExit):
     """A signal came before there was a program to pass it on to. It ends the command."""
 
@@ -57,9 +52,13 @@ class Interrupted(SystemExit):
 
 
 class Events:
-    """The signals of this process, in their order. For the main thread."""
+    """The signals of this process, in their order, for a command in the main thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, command: str) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            raise CommandError(
+                f"{command} must be called in the main thread, which receives the signals."
+            )
         self._out, self._in = socket.socketpair()
         self._out.setblocking(False)
         self._in.setblocking(False)
@@ -153,10 +152,6 @@ def _before_fork() -> None:
     _forking.mask = _mask("BLOCK", PASSED_ON if _listening else ())
 
 
-def _after_fork_in_parent() -> None:
-    _mask("SETMASK", _forking.mask)
-
-
 def _after_fork_in_child() -> None:
     for events in _listening.copy():
         events.leave_to_parent()
@@ -165,6 +160,6 @@ def _after_fork_in_child() -> None:
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
         before=_before_fork,
-        after_in_parent=_after_fork_in_parent,
+        after_in_parent=lambda: _mask("SETMASK", _forking.mask),
         after_in_child=_after_fork_in_child,
     )

@@ -64,8 +64,7 @@ def _span(what: str, event: LockEvent, seconds: float, parent: context.Context) 
 
 def _attributes(event: LockEvent, known: str) -> dict[str, str | int]:
     code = _CODE.fullmatch(event.label)
-    known_holder = event.holder is not None and event.holder.owner is not None
-    holder = event.holder if known_holder else None
+    holder = event.holder if event.holder and event.holder.owner is not None else None
     attributes: dict[str, str | int | None] = {
         "db.system.name": "redis",
         "redislock.pattern": known,

@@ -30,7 +30,7 @@ from ..arguments import (
     number_argument,
     seconds_argument,
 )
-from ..events import ENDING, NUDGE, Events, require_main_thread
+from ..events import ENDING, NUDGE, Events
 from ..output import Printer
 from ..subcommands.tasks import keep_swept
 
@@ -131,12 +131,11 @@ class Scheduler:
     def __init__(
         self, found: Sequence[Job], command: BaseCommand, options: dict[str, Any]
     ) -> None:
-        require_main_thread("runperiodic")
         self._command = command
         self._options = options
         self._jobs = found
         self._line = TerminalLine(command.stderr)
-        self._events = Events()
+        self._events = Events("runperiodic")
 
     def run(self) -> int:
         """Run jobs, and return the exit code."""

@@ -224,11 +224,10 @@ def _read(name: str, seen: int, options: dict[str, Any]) -> Raised:
 
 
 def _where(name: str, options: dict[str, Any]) -> tuple[SyncPort, Keys]:
-    prefix, policy = conf.prefix(), conf.listed(name)
-    using = _using(name, options)
-    cache_locks = options["cache_locks"]
-    keys = Keys.verbatim(prefix, name.encode()) if cache_locks else Keys.of(prefix, name)
-    return SyncPort(server_of(using), terms=policy.terms()), keys
+    its, prefix = server_of(_using(name, options)), conf.prefix()
+    by_key = options["cache_locks"]
+    keys = Keys.verbatim(prefix, name.encode()) if by_key else Keys.of(prefix, name)
+    return SyncPort(its, terms=conf.listed(name).terms()), keys
 
 
 def _using(name: str, options: dict[str, Any]) -> str:

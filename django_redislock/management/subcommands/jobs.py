@@ -26,7 +26,6 @@ _MARKS = {
     RunOutcome.UNREADABLE: "?",
 }
 _LEGEND = ", ".join(f"{mark} {outcome}" for outcome, mark in _MARKS.items())
-_FILTERS = {"overdue": JobState.OVERDUE, "failing": JobState.FAILING}
 
 
 def _marks(info: JobInfo) -> str:
@@ -65,7 +64,7 @@ class Jobs:
         parser.json()
 
     def handle(self, printer: Printer, options: dict[str, Any]) -> int:
-        wanted = {state for term, state in _FILTERS.items() if options[term]}
+        wanted = {state for state in (JobState.OVERDUE, JobState.FAILING) if options[state]}
         everything = Ledger().jobs()
         found = sorted(everything, key=attrgetter("state.place"))
         if options["job"]:

@@ -30,7 +30,7 @@ from ..arguments import (
     listing,
     using_of,
 )
-from ..events import Events, Interrupted, require_main_thread
+from ..events import Events, Interrupted
 from ..output import Printer, Screen
 
 _EXAMPLE = 'To see one here: with redis_lock("job", ttl=60): time.sleep(60)'
@@ -184,10 +184,9 @@ class Watch:
         )
 
     def handle(self, printer: Printer, options: dict[str, Any]) -> int:
-        require_main_thread("redislock watch")
         watcher = _Watcher(listing(options), options, printer)
         try:
-            with Events():
+            with Events("redislock watch"):
                 watcher.run()
         except Interrupted as interrupted:
             if interrupted.number != signal.SIGINT:

@@ -21,7 +21,7 @@ from ...lease.lease import Lease
 from ...lease.lock import Lock
 from ...locks.decorate import acquire
 from ..arguments import MISCONFIGURED, Parser, number_argument, seconds_argument
-from ..events import ENDING, FROM_TERMINAL, PASSED_ON, Events, require_main_thread
+from ..events import ENDING, FROM_TERMINAL, PASSED_ON, Events
 from ..output import Printer
 
 # A program that we run, and that gets the signals that we receive.
@@ -152,14 +152,13 @@ class Run:
         )
 
     def handle(self, printer: Printer, options: dict[str, Any]) -> int:
-        require_main_thread("redislock run")
         if not hasattr(os, "killpg"):
             raise CommandError(
                 "redislock run passes signals on, and this system has none to pass on. Write a "
                 "LockedCommand that runs the program: docs/commands.md.",
                 returncode=MISCONFIGURED,
             )
-        with Events() as events:
+        with Events("redislock run") as events:
             return self._locked(events, printer.command, options)
 
     def _locked(self, events: Events, command: BaseCommand, options: dict[str, Any]) -> int:
