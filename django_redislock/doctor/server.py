@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any, TypeVar
@@ -281,23 +281,20 @@ def ask(alias: str, *, thorough: bool = True) -> list[ServerFacts]:
 
     If not `thorough`, leave out what takes long, and the commands that may be refused.
     """
-    pool, clients = None, []
-    try:
-        pool = server_of(alias).background_pool()
-        for its in primaries(pool):
-            clients.append(redis.Redis(connection_pool=its))
-            with suppress(NoPermissionError):
-                clients[-1].ping()  # if this fails, no question can be asked
-    except Exception as error:  # a provider of credentials may raise anything
-        if pool is not None:
-            connections.close(pool)
-        raise _unreachable(alias, error) from error
-    try:
-        return [_Asking(client, alias).facts(thorough=thorough) for client in clients]
-    except (RedisError, OSError) as error:
-        raise _unreachable(alias, error) from error
-    finally:
-        connections.close(pool)
+    with ExitStack() as stack:
+        try:
+            pool = server_of(alias).background_pool()
+            stack.callback(connections.close, pool)
+            clients = [redis.Redis(connection_pool=its) for its in primaries(pool)]
+            for client in clients:
+                with suppress(NoPermissionError):
+                    client.ping()  # if this fails, no question can be asked
+        except Exception as error:  # a provider of credentials may raise anything
+            raise _unreachable(alias, error) from error
+        try:
+            return [_Asking(client, alias).facts(thorough=thorough) for client in clients]
+        except (RedisError, OSError) as error:
+            raise _unreachable(alias, error) from error
 
 
 def _unreachable(alias: str, error: Exception) -> Unreachable:

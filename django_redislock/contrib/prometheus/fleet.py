@@ -293,8 +293,10 @@ class Server(HTTPServer):
         """The connections."""
         self._unread: dict[Any, float] = {}
         """Those whose request is being read, and until when, the oldest first."""
-        its, address = _address(host, port)
-        self.address_family = its
+        if not host:  # all addresses, those of IPv6 as well if there are
+            host = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
+        found: Any = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        self.address_family, _, _, _, address = found
         super().__init__(address, Handler)
 
     def server_bind(self) -> None:
@@ -347,15 +349,3 @@ class Server(HTTPServer):
         self._unread.pop(request, None)
         self._open.discard(request)
         self.shutdown_request(request)
-
-
-def _address(host: str, port: int) -> tuple[socket.AddressFamily, tuple[Any, ...]]:
-    """Return where to listen. No host: on all addresses, those of IPv6 as well if there are."""
-    if not host:
-        return (
-            (socket.AF_INET6, ("::", port))
-            if socket.has_dualstack_ipv6()
-            else (socket.AF_INET, ("0.0.0.0", port))
-        )
-    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    return family, address

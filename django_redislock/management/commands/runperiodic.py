@@ -21,7 +21,7 @@ from ...inspection.words import NOTHING, clean, count, instant, rounded
 from ...periodic.execution import STOPPED, JobRun, Workers, aperform, perform
 from ...periodic.job import SECOND, Job, discover, jobs
 from ...periodic.runner import LOOK_EVERY, runners
-from ...primitives.ledger import RunInfo, RunOutcome, Wanted
+from ...primitives.ledger import RunOutcome, Wanted
 from ..arguments import (
     NO_JOBS,
     WRONG,
@@ -109,10 +109,6 @@ def _run_by_hand(job: Job) -> None:
         release, until = job_run.kept
         time.sleep(max(0.0, until - now()))
         release()
-    _judge(ended)
-
-
-def _judge(ended: RunInfo | None) -> None:
     if ended is None:
         raise CommandError("Its outcome could not be recorded in Redis.", returncode=UNAVAILABLE)
     if ended.outcome == RunOutcome.LOST:

@@ -76,7 +76,12 @@ class Clear:
         parser.json()
 
     def handle(self, printer: Printer, options: dict[str, Any]) -> int:
-        _refuse_odd(options)
+        many = options["stale"] or options["pattern"] is not None
+        if bool(options["names"]) == many:
+            raise CommandError("Write names, or --pattern, --stale or both.", returncode=USAGE)
+        if options["yes"] and not options["reason"]:
+            said = "With --yes write a --reason; the holder sees it."
+            raise CommandError(said, returncode=USAGE)
         targets = list(_targets(options))
         _Clearing(targets, options, printer).run()
         outcomes = {target.outcome for target in targets}
@@ -90,15 +95,6 @@ def _time_argument(text: str) -> datetime:
     raise ArgumentTypeError(
         f"write a time with a time zone, such as 2026-01-31T12:00:00+00:00, not {text!r}"
     )
-
-
-def _refuse_odd(options: dict[str, Any]) -> None:
-    """Refuse combinations that argparse can't refuse."""
-    many = options["stale"] or options["pattern"] is not None
-    if bool(options["names"]) == many:
-        raise CommandError("Write names, or --pattern, --stale or both.", returncode=USAGE)
-    if options["yes"] and not options["reason"]:
-        raise CommandError("With --yes write a --reason; the holder sees it.", returncode=USAGE)
 
 
 def _targets(options: dict[str, Any]) -> Iterator[Target]:
@@ -175,13 +171,10 @@ class _Clearing:
         if cleared:
             self._say("Holders that are still alive learn of it at their next renewal.")
         if len(cleared) == 1 and not self._options["json"]:
-            self._say_who_has_it(cleared[0])
-
-    def _say_who_has_it(self, target: Target) -> None:
-        with suppress(LockUnavailable):
-            now = target.inspector.get(target.name)
-            text = "Nobody holds it now." if now is None else f"It is held by {holder(now)} now."
-            self._say(clean(text))
+            with suppress(LockUnavailable):
+                now = cleared[0].inspector.get(cleared[0].name)
+                who = "Nobody holds it" if now is None else f"It is held by {holder(now)}"
+                self._say(clean(f"{who} now."))
 
     def _preview(self) -> list[LockInfo]:
         """Show what would be cleared, and what that does. Return these locks."""

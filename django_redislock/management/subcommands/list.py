@@ -40,41 +40,6 @@ _AROUND = 6
 """Lines of a screen without a lock: up to three above, the titles, the totals, one to spare."""
 
 
-def add_filters(parser: Parser) -> None:
-    parser.add_argument(
-        "--pattern",
-        default="*",
-        help="Only locks whose names match, as in 'invoice:*'; quote it from the shell.",
-    )
-    parser.add_argument(
-        "--state",
-        action="append",
-        default=[],
-        choices=[str(state) for state in State],
-        metavar="STATE",
-        help=f"Only locks in this state: {', '.join(State)}; may be repeated.",
-    )
-    parser.add_argument(
-        "--host",
-        default="",
-        help="Only locks of owners that begin with this: 'web3:', 'web3:26138:'.",
-    )
-    parser.flag(
-        "--foreign",
-        "Also values of other programs under our prefix; reads all keys of the database.",
-    )
-    parser.add_argument(
-        "--sort",
-        choices=list(ORDERS),
-        default="urgency",
-        metavar="ORDER",
-        help=f"Sort by {', '.join(ORDERS)}; by default urgency: trouble first.",
-    )
-    parser.limit("locks")
-    parser.using()
-    parser.output()
-
-
 def matching(where: Listing, options: dict[str, Any], limit: int | None) -> Page:
     """Return the locks that the options ask for, up to a limit."""
     return where.page(
@@ -116,7 +81,38 @@ class List:
     help = "List the locks that are held."
 
     def add_arguments(self, parser: Parser) -> None:
-        add_filters(parser)
+        parser.add_argument(
+            "--pattern",
+            default="*",
+            help="Only locks whose names match, as in 'invoice:*'; quote it from the shell.",
+        )
+        parser.add_argument(
+            "--state",
+            action="append",
+            default=[],
+            choices=[str(state) for state in State],
+            metavar="STATE",
+            help=f"Only locks in this state: {', '.join(State)}; may be repeated.",
+        )
+        parser.add_argument(
+            "--host",
+            default="",
+            help="Only locks of owners that begin with this: 'web3:', 'web3:26138:'.",
+        )
+        parser.flag(
+            "--foreign",
+            "Also values of other programs under our prefix; reads all keys of the database.",
+        )
+        parser.add_argument(
+            "--sort",
+            choices=list(ORDERS),
+            default="urgency",
+            metavar="ORDER",
+            help=f"Sort by {', '.join(ORDERS)}; by default urgency: trouble first.",
+        )
+        parser.limit("locks")
+        parser.using()
+        parser.output()
 
     def handle(self, printer: Printer, options: dict[str, Any]) -> int:
         where = listing(options)
@@ -163,11 +159,11 @@ def _what_is_wrong(using: str) -> Iterator[str]:
             yield f"{finding.message} {finding.hint}"
 
 
-class Watch:
+class Watch(List):
     help = "Show the list, and refresh it until Ctrl-C."
 
     def add_arguments(self, parser: Parser) -> None:
-        add_filters(parser)
+        super().add_arguments(parser)
         parser.add_argument(
             "--interval",
             type=interval_argument,

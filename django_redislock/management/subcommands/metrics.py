@@ -26,32 +26,28 @@ class Metrics:
 
     def handle(self, printer: Printer, options: dict[str, Any]) -> int:
         # Imported here, since prometheus-client is an extra.
-        from ...contrib.prometheus.fleet import Fleet
+        from ...contrib.prometheus.fleet import Fleet, Server
 
-        if options["serve"] is not None:
-            return _serve(printer, *options["serve"])
-        text, all_up = Fleet().scrape()
-        printer.raw(text.decode())
-        return 0 if all_up else UNAVAILABLE
-
-
-def _serve(printer: Printer, host: str, port: int) -> int:
-    from ...contrib.prometheus.fleet import Server
-
-    try:
-        server = Server(host, port)
-    except OSError as error:
-        raise CommandError(f"Can't listen on {host}:{port}: {error}", returncode=WRONG) from error
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        with server:
-            printer.raw(f"Serving {server.url}\n")
-            server.serve_forever()
-    except KeyboardInterrupt:
-        pass  # Ctrl-C and SIGTERM are how it ends
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    return 0
+        if options["serve"] is None:
+            text, all_up = Fleet().scrape()
+            printer.raw(text.decode())
+            return 0 if all_up else UNAVAILABLE
+        host, port = options["serve"]
+        try:
+            server = Server(host, port)
+        except OSError as error:
+            said = f"Can't listen on {host}:{port}: {error}"
+            raise CommandError(said, returncode=WRONG) from error
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+        try:
+            with server:
+                printer.raw(f"Serving {server.url}\n")
+                server.serve_forever()
+        except KeyboardInterrupt:
+            pass  # Ctrl-C and SIGTERM are how it ends
+        finally:
+            signal.signal(signal.SIGTERM, before)
+        return 0
 
 
 def address_argument(text: str) -> tuple[str, int]:
