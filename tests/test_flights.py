@@ -314,7 +314,7 @@ class TestBadInput:
             ({"ttl": "day"}, TypeError, "ttl must be a number of seconds"),
             ({"wait": -1}, ValueError, "wait must be 0 or more seconds"),
             ({"stale": 300}, TypeError, r"stale= needs ttl=.*: ttl=60"),
-            ({"ttl": 60, "stale": 0}, ValueError, "stale must be between .* seconds"),
+            ({"ttl": 60, "stale": 0}, ValueError, "stale must be between .* seconds, not 0$"),
             ({"ttl": 60, "stale": "day"}, TypeError, "stale must be a number of seconds"),
             ({"using": ""}, TypeError, "using must be an alias of CACHES"),
             ({"serializer": "json"}, TypeError, "serializer must have the functions dumps and"),

@@ -39,7 +39,13 @@ from ..base.exceptions import ComputationFailed, LeaseLost, LockNotAcquired
 from ..lease.lease import Lease
 from ..lease.lock import UNSET, Lock, refuse_event_loop
 from ..primitives.contract import Done, run
-from ..settings.validators import OF_A_RESULT, WAIT, refuse_unknown, validate_kept
+from ..settings.validators import (
+    OF_A_RESULT,
+    WAIT,
+    refuse_unknown,
+    validate_kept,
+    validate_period_or_none,
+)
 from ..transport.ports import AsyncPort, SyncPort
 from .decorate import AnyFunction, FunctionDecorator, LockFor
 from .once import acquire_unless_recorded, write_at_release
@@ -114,7 +120,7 @@ class single_flight(FunctionDecorator[Literal["raise"]]):
                 )
         self._template = name
         self._ttl = validate_kept(ttl)
-        self._stale = validate_kept(stale, "stale")
+        self._stale = validate_period_or_none(stale, "stale")
         if stale is not None and ttl is None:
             raise TypeError("stale= needs ttl=, the seconds before a result is old: ttl=60")
         self._stays = True
