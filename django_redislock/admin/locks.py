@@ -25,7 +25,7 @@ from ..inspection import Counts, Ending, HolderInfo, LockInfo, Past, State, Wait
 from ..inspection.facts import SHARED, UNREADABLE, WORST_FIRST, Group, groups
 from ..inspection.inspector import servers
 from ..inspection.story import consequences, free_story, safer, story
-from ..inspection.tasks import NAMES, TASKS, Stage, TasksInfo, names, tasks_of
+from ..inspection.tasks import NAMES, TASKS, TasksInfo, names, tasks_of, urgency
 from ..inspection.words import clean, duration, process_name, translated
 from ..models import KINDS, STATES, LockId, LockStatus, PeriodicJob, Snapshot
 from ..periodic.job import job_of_lock
@@ -278,9 +278,11 @@ class LockAdmin(ClearPages):
                 self.url("change", str(LockId(one.using, False, one.name))), one.name
             )
 
-        found.sort(key=lambda one: (-one.counts[Stage.PARKED], one.name))
         columns = (replace(NAMES[0], value=name), *NAMES[1:])
-        return cells.table(gettext("Tasks"), columns, found) if found else None
+        # No server is asked for more names than that.
+        more = "+" if len(found) >= cells.SHOWN else ""
+        title = f"{gettext('Tasks')} ({min(len(found), cells.SHOWN)}{more})"
+        return cells.table(title, columns, sorted(found, key=urgency)) if found else None
 
     # One lock.
 

@@ -182,7 +182,7 @@ def _time(value: Any) -> datetime | None:
 def names(using: str, most: int = MOST) -> list[TasksInfo]:
     """Return what there is of the names of which something waits, is parked or runs; of more than
     `most`, of those that are noted for longest. A cluster has no list of them: its keys are
-    scanned. Raises `LockUnavailable`."""
+    scanned. The most urgent come first. Raises `LockUnavailable`."""
     server, prefix = server_of(using), conf.prefix()
     port, keys = SyncPort(server), work.keys_of(Keys.of(prefix, "-"), "")
     found: dict[str, TasksInfo] = {}
@@ -190,7 +190,7 @@ def names(using: str, most: int = MOST) -> list[TasksInfo]:
         for name in Inspector(using)._scan(MOST_KEYS, ":[cmpr]*[^k]")[:most]:  # no clock
             if (its := tasks_of(name, using)) and (its.items or its.lapsed):
                 found[name] = its
-        return [*found.values()]
+        return sorted(found.values(), key=urgency)
 
     def read(answer: Any) -> int:
         now_us, number, *each = answer
@@ -201,7 +201,12 @@ def names(using: str, most: int = MOST) -> list[TasksInfo]:
     for skip in range(0, most, AT_ONCE):
         if run(ask(port, read, "work_names", keys, [word(), skip, AT_ONCE, LISTED])) < AT_ONCE:
             break
-    return [found[name] for name in sorted(found)]
+    return sorted(found.values(), key=urgency)
+
+
+def urgency(its: TasksInfo) -> tuple[int, str]:
+    """The key to order names by: those with parked tasks come first."""
+    return -its.counts[Stage.PARKED], its.name
 
 
 def drop_claim(found: TasksInfo, *, by: str, reason: str) -> bool:

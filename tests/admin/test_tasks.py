@@ -112,6 +112,14 @@ class TestTheList:
         assert f'<a href="{PAGE}">' in page.content.decode()
         assert "Tasks (2)" in text_of(page)
 
+    def test_more_names_than_are_shown(
+        self, operator: Client, reindex: Task, sync: Task, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("django_redislock.admin.cells.SHOWN", 1)
+        monkeypatch.setattr("django_redislock.inspection.tasks.AT_ONCE", 1)
+        park(sync, 1)
+        assert "Tasks (1+)" in text_of(operator.get(LIST))
+
     def test_none(self, operator: Client) -> None:
         assert operator.get(LIST).context["summary"]["tasks"] is None
 

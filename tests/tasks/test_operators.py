@@ -182,6 +182,7 @@ class TestTasks:
         assert re.search(r"^NAME +RUNNING +PROMOTED +PARKED +QUEUED +OLDEST$", out, re.M)
         assert re.search(r"^task:reindex:1 +0 +0 +0 +1 +\d\.\d s$", out, re.M)
         assert re.search(r"^task:sync:7 +2 +0 +3 +0 +\d\.\d s$", out, re.M)
+        assert out.index("task:sync:7") < out.index("task:reindex:1"), "parked ones come first"
         assert out.endswith("2 names.\n")
         reindex.backlog.work()
         assert names() == ["task:sync:7"]
