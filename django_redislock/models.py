@@ -342,13 +342,7 @@ KINDS = [
     ("timestamp", _("SETNX timestamp lock")),
 ]
 JOB_STATES = [
-    ("overdue", _("overdue")),
-    ("failing", _("failing")),
-    ("running", _("running")),
-    ("new", _("new")),
-    ("ok", _("ok")),
-    ("paused", _("paused")),
-    ("disabled", _("disabled")),
+    (one, _(one)) for one in ("overdue", "failing", "running", "new", "ok", "paused", "disabled")
 ]
 
 

@@ -75,7 +75,11 @@ def strip(runs: Sequence[RunInfo], now: datetime) -> str:
             paths.append(f"M0 {_BASE - height - 7}{_ABOVE[run.outcome]}")
         at = {"x": place * _STEP + 1, "paths": paths}
         bars.append({"outcome": run.outcome, "text": _said(run), **at})
-    context = {"summary": _summary(shown), "bars": bars, "width": RUNS_SHOWN * _STEP}
+    # For those who can't see the strip.
+    names = Counter(str(cells.NAMES[run.outcome]) for run in shown)
+    counted = ", ".join(f"{name}: {number}" for name, number in names.items())
+    summary = gettext("Last runs: %(counts)s") % {"counts": counted}
+    context = {"summary": summary, "bars": bars, "width": RUNS_SHOWN * _STEP}
     return render_to_string("admin/django_redislock/strip.html", context)
 
 
@@ -96,13 +100,6 @@ def _became(run: RunInfo) -> Sequence[str]:
     attempt = f" ({run.attempt})" if run.attempt > 1 else ""
     took = [] if run.duration is None else [duration(run.duration)]
     return [f"{cells.NAMES[run.outcome]}{attempt}", *took]
-
-
-def _summary(shown: Sequence[RunInfo]) -> str:
-    """What the strip shows, for those who can't see it: how many runs ended in which way."""
-    names = Counter(str(cells.NAMES[run.outcome]) for run in shown)
-    counted = ", ".join(f"{name}: {number}" for name, number in names.items())
-    return gettext("Last runs: %(counts)s") % {"counts": counted}
 
 
 # The columns and facts of a job.

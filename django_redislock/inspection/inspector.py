@@ -437,13 +437,9 @@ class Inspector:
         return left
 
 
-def inspectors(using: str, *, cache_locks: bool | None = None) -> list[Inspector]:
-    """Return what inspects all locks of a server: ours, and those that are named by their keys.
-
-    `cache_locks`: only the latter, or only the former.
-    """
-    wanted = (False, True) if cache_locks is None else (cache_locks,)
-    return [Inspector(using, cache_locks=one) for one in wanted]
+def inspectors(using: str) -> list[Inspector]:
+    """Return what inspects all locks of a server: ours, and those that are named by their keys."""
+    return [Inspector(using), Inspector(using, cache_locks=True)]
 
 
 def servers() -> list[str]:

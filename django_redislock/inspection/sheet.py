@@ -91,11 +91,9 @@ class Lease(NamedTuple):
 
 def wants(waiting: WaiterInfo | Group) -> str:
     """Return the place in the code; for a read-write lock also the purpose."""
-    if waiting.kind == Kind.READ:
-        return Sentence(_("to read, %(label)s"), label=waiting.label)
-    if waiting.kind == Kind.WRITE:
-        return Sentence(_("to write, %(label)s"), label=waiting.label)
-    return waiting.label
+    wanted = {Kind.READ: _("to read, %(label)s"), Kind.WRITE: _("to write, %(label)s")}
+    template = wanted.get(waiting.kind)
+    return Sentence(template, label=waiting.label) if template else waiting.label
 
 
 def _lease(lock: LockInfo) -> Lease:

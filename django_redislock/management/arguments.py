@@ -75,7 +75,9 @@ def using_of(options: dict[str, Any]) -> str:
 
 def listing(options: dict[str, Any]) -> Listing:
     """List the locks of one server."""
-    return Listing(inspectors(using_of(options), cache_locks=options["cache_locks"] or None))
+    using = using_of(options)
+    its = [Inspector(using, cache_locks=True)] if options["cache_locks"] else inspectors(using)
+    return Listing(its)
 
 
 def find(

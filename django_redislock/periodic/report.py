@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from django.utils.translation import gettext_noop as _
+
 from ..base.people import server_time
 from ..primitives import ledger
 from ..primitives.contract import run
@@ -28,17 +30,17 @@ SILENT_AFTER = 60.0
 class JobState(StrEnum):
     """The states, trouble first: lists of jobs have this order."""
 
-    OVERDUE = "overdue"
+    OVERDUE = _("overdue")
     """No scheduler runs the job: none has ever looked at it, or none has claimed a tick that has
     been due for more than a minute. A tick that waits for the job's last run is not overdue."""
-    FAILING = "failing"
+    FAILING = _("failing")
     """The last run failed or was lost."""
-    RUNNING = "running"
-    NEW = "new"
+    RUNNING = _("running")
+    NEW = _("new")
     """It has not run yet."""
-    OK = "ok"
-    PAUSED = "paused"
-    DISABLED = "disabled"
+    OK = _("ok")
+    PAUSED = _("paused")
+    DISABLED = _("disabled")
 
     @property
     def place(self) -> int:
@@ -148,8 +150,7 @@ class Ledger:
         job = self._find(name)
         if job is None or not job.enabled:
             return None
-        port = SyncPort(server_of(job.policy.using))
-        return run(ledger.request(port, job.keys, by))
+        return run(ledger.request(SyncPort(server_of(job.policy.using)), job.keys, by))
 
     def _wanted(self) -> list[Job]:
         return [job for job in jobs() if self._using in (None, job.policy.using)]

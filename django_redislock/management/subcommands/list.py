@@ -53,12 +53,11 @@ def matching(where: Listing, options: dict[str, Any], limit: int | None) -> Page
 
 
 def as_document(page: Page) -> dict[str, Any]:
-    counts = page.counts
     return {
         "items": page.items,
         "total": page.total,
-        "states": counts.states,
-        "waiters": counts.waiters,
+        "states": page.counts.states,
+        "waiters": page.counts.waiters,
     }
 
 
