@@ -95,12 +95,8 @@ def moment(time: datetime | None) -> str:
 
 def time_of(at: datetime, text: str) -> SafeString:
     """A text about a time; as a tooltip, the time."""
-    return format_html(
-        '<time datetime="{}" title="{}">{}</time>',
-        at.isoformat(timespec="seconds"),
-        moment(at),
-        text,
-    )
+    iso = at.isoformat(timespec="seconds")
+    return format_html('<time datetime="{}" title="{}">{}</time>', iso, moment(at), text)
 
 
 def instant(at: datetime) -> SafeString:

@@ -62,15 +62,8 @@ CLEARED = [one for one in LOCKS if one.title in ("name", "state", "holder", "hel
 # What clearing would do, and what it has done.
 
 
-def some_are_stale(lock: LockStatus) -> bool:
-    """Whether a lock has holders that are stale, and others."""
-    states = {one.state for one in lock.info.holders} if lock.info else set()
-    return State.STALE in states and len(states) > 1
-
-
-def what_happens(locks: Sequence[LockStatus]) -> list[SafeString]:
+def what_happens(infos: Sequence[LockInfo]) -> list[SafeString]:
     """Return the paragraphs of a confirmation: what clearing these locks would do."""
-    infos = [lock.info for lock in locks if lock.info is not None]
     if len(infos) == 1:
         waiters = LockId.of(infos[0]).inspector().waiters(infos[0])
         said = consequences(infos[0], waiters)
@@ -382,7 +375,8 @@ class ClearPages(LiveAdmin):
                 message = gettext("These are too many locks for one form: clear fewer at a time.")
                 return self._back(request, message, messages.ERROR)
             form = ClearForm(initial={"seen": seen})
-        infos = filter(None, (lock.info for lock in locks))
+        infos = [lock.info for lock in locks if lock.info is not None]
+        states = {one.state for info in infos for one in info.holders}
         title = gettext("Clear %(count)d locks")
         if len(locks) == 1:
             title = gettext("Clear “%(name)s”")
@@ -393,8 +387,8 @@ class ClearPages(LiveAdmin):
             "form": form,
             "table": cells.table("", CLEARED, infos, more=len(locks) - cells.SHOWN),
             "total": len(locks),
-            "what_happens": what_happens(locks),
-            "some_are_stale": len(locks) == 1 and some_are_stale(locks[0]),
+            "what_happens": what_happens(infos),
+            "some_are_stale": len(locks) == 1 and {State.STALE} < states,
             "clear_url": self._with_filters(request, self.url("clear")),
             "back_url": self._with_filters(request, back),
         }

@@ -192,9 +192,7 @@ _FUNCTION = (
 
 def _scopes() -> Iterator[Finding]:
     """Return the findings about functions in `SCOPE` that can't be called."""
-    for scope in dict.fromkeys(policy.scope for policy in policies()):
-        if scope is None:
-            continue
+    for scope in dict.fromkeys(its.scope for its in policies() if its.scope is not None):
         what, wrong = "REDISLOCK['SCOPE']", ""
         try:
             function = function_of(scope, what)

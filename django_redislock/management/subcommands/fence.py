@@ -69,7 +69,6 @@ class Fence:
         parser.add_argument(
             "--database",
             choices=list(connections),
-            default=DEFAULT_DB_ALIAS,
             help="The database of the rows; by default the default database.",
         )
         parser.yes()
@@ -121,10 +120,8 @@ def _sum_up(numbers: dict[str, int], options: dict[str, Any]) -> Iterator[str]:
     if options["yes"]:
         yield f"{count(numbers['raised'], 'lock')} raised."
     elif numbers["would"]:
-        database = options["database"]
-        given = {term: options[term] for term in ("model", "above", "using")}
+        given = {term: options[term] for term in ("model", "above", "using", "database")}
         given |= {
-            "database": None if database == DEFAULT_DB_ALIAS else database,
             "cache-locks": options["cache_locks"],
             "force": options["force"],
             "yes": True,
@@ -177,7 +174,7 @@ def _rows(options: dict[str, Any]) -> models.QuerySet[Any]:
         raise CommandError(
             f"{options['model']!r} is not a model with a fencing token: {error}", returncode=USAGE
         ) from error
-    return models.QuerySet(model, using=options["database"]).order_by()
+    return models.QuerySet(model, using=options["database"] or DEFAULT_DB_ALIAS).order_by()
 
 
 def _name(name: str, options: dict[str, Any]) -> str:

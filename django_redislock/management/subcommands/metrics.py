@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from argparse import ArgumentTypeError
+from contextlib import suppress
 from typing import Any
 
 from django.core.management.base import CommandError
@@ -40,11 +41,9 @@ class Metrics:
             raise CommandError(said, returncode=WRONG) from error
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
-            with server:
+            with suppress(KeyboardInterrupt), server:  # Ctrl-C and SIGTERM are how it ends
                 printer.raw(f"Serving {server.url}\n")
                 server.serve_forever()
-        except KeyboardInterrupt:
-            pass  # Ctrl-C and SIGTERM are how it ends
         finally:
             signal.signal(signal.SIGTERM, before)
         return 0
