@@ -48,7 +48,7 @@ PRODUCTS = (
     Product(
         "operations",
         (*("inspection", "admin", "management", "doctor", "contrib", "apps", "models"),),
-        7_253,
+        7_244,
     ),
     Product("periodic", ("periodic", "primitives/ledger"), 1_277),
     Product("notes", ("lease/notes", "primitives/note"), 224),

@@ -83,14 +83,11 @@ def _key(key: Any) -> str:
     return f"[{written(key) if isinstance(key, str) else repr(key)}]"
 
 
-def into_redislock(**values: Any) -> str:
-    """Return the line that sets these keys of `REDISLOCK`."""
+def into_redislock(entry: str | None = None, /, **values: Any) -> str:
+    """Return the line that sets these keys of `REDISLOCK`, or of an entry of its `LOCKS`."""
+    if entry is not None:
+        return f"{redislock('LOCKS', entry)} |= {written(values)}"
     return f"REDISLOCK {'|=' if hasattr(settings, 'REDISLOCK') else '='} {written(values)}"
-
-
-def into_entry(name: str, **values: Any) -> str:
-    """Return the line that sets these keys of an entry of `LOCKS`; "": of `REDISLOCK`."""
-    return f"{redislock('LOCKS', name)} |= {written(values)}" if name else into_redislock(**values)
 
 
 def into_cache(alias: str, values: Mapping[str, Any], *path: str) -> str:
@@ -106,10 +103,10 @@ def into_cache(alias: str, values: Mapping[str, Any], *path: str) -> str:
 def changed(field: str, right: Callable[[Any], Any]) -> str:
     """Return the lines that replace values of a setting, in `REDISLOCK` and in `LOCKS`. `right`
     returns the new value, or the old one if that is right."""
-    written_there = {"": {field: DEFAULTS[field.lower()], **source()}, **source().get("LOCKS", {})}
+    project = {field: DEFAULTS[field.lower()], **source()}
     return joined(
-        into_entry(name, **{field: new})
-        for name, entry in written_there.items()
+        into_redislock(name, **{field: new})
+        for name, entry in ((None, project), *source().get("LOCKS", {}).items())
         if field in entry and (new := right(entry[field])) != entry[field]
     )
 

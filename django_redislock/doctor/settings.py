@@ -23,16 +23,7 @@ from ..settings.policy import DEFAULTS, JOB_SETTINGS
 from ..settings.validators import function_of
 from ..transport.server import clustered
 from .caches import alias_findings
-from .finding import (
-    Finding,
-    into_entry,
-    into_redislock,
-    joined,
-    listed,
-    redislock,
-    renamed,
-    written,
-)
+from .finding import Finding, into_redislock, joined, listed, redislock, renamed, written
 
 
 class Problem(NamedTuple):
@@ -159,7 +150,7 @@ def _after_loss(name: str) -> Iterator[Finding]:
             yield Finding(
                 id="redislock.E004",
                 message=f"REDISLOCK{where}: {error}.",
-                hint=into_entry(name, AFTER_LOSS="go"),
+                hint=into_redislock(name or None, AFTER_LOSS="go"),
             )
 
 
@@ -179,7 +170,7 @@ def _unavailable(name: str) -> Iterator[Finding]:
             id="redislock.W011",
             message=f"{redislock(*where)} has UNAVAILABLE = {said!r}, which does not hold "
             f"for {what[0]}: without Redis nobody knows what was done before.",
-            hint=f"{into_entry(name, UNAVAILABLE='raise')}  # or only for other names",
+            hint=f"{into_redislock(name or None, UNAVAILABLE='raise')}  # or only for other names",
         )
 
 
