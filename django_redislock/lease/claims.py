@@ -211,7 +211,7 @@ async def obtain(port: Port, claim: Claim, wait: float | None) -> Grant | LockNo
     plain = not claim.guarded and port.plain(claim.keys)
     short = claim.primitive.taking(claim) if plain else None
     if short is None:
-        return await claim.primitive.acquire(port, claim, wait)
+        return await _wait_for(port, claim, wait)
     if claim.began is None:
         claim.began = port.now()
     sent, claim.sent = claim.began, True
@@ -233,7 +233,19 @@ async def obtain(port: Port, claim: Claim, wait: float | None) -> Grant | LockNo
             raise Done(answer[1])
         port.busy(claim.keys)
     claim.sent = False
-    return await claim.primitive.acquire(port, claim, wait)
+    return await _wait_for(port, claim, wait)
+
+
+async def _wait_for(port: Port, claim: Claim, wait: float | None) -> Grant | LockNotAcquired:
+    try:
+        return await claim.primitive.acquire(port, claim, wait)
+    finally:
+        # Twice, since an exception from outside may come in the middle of the first call.
+        try:
+            port.unlisten()
+        except BaseException:
+            port.unlisten()
+            raise
 
 
 async def release(port: Port, claim: Claim) -> Refusal | None:

@@ -260,80 +260,70 @@ async def acquire(port: Port, claim: Claim, wait: float | None, way: Ask) -> Out
     begun = listened = False
     anchor: Anchor | None = None
     ticket = ""
-    try:
-        while True:
-            inbox = "" if wait == 0 else await port.listen(token, within=0, keys=names)
-            attempts.ask()
-            try:
-                claim.raise_failed()
-                box = "" if attempts.last else inbox
-                (code, *rest), name = await way(port, claim, box, ticket)
-                attempts.heard(code)
-            except LockUnavailable as error:
-                pause = attempts.failed(error)
-                await port.wait(pause, attempts.left)  # a listener is woken when Redis is back
-                listened = False
-                continue
-            if code == 1:
-                acquired_us, fence = rest
-                missed_wakeup = (
-                    anchor is not None
-                    and listened
-                    and port.wakeup == "poll"
-                    and anchor.late(acquired_us, attempts.sent) >= LATE
-                )
-                return Grant(fence, acquired_us, attempts.sent, missed_wakeup)
-            if code == 2:
-                # Killed waiters stood before us. A script removes only some of them, since Redis
-                # stands still meanwhile, and the lock may be free: so this is no refusal yet.
-                [ticket] = rest
-                continue
-            if code == 4:
-                left_ms, now_us, ticket = rest
-                paused = _paused(name, left_ms, now_us)
-                if attempts.last:
-                    paused.after(attempts.waited)
-                    # The script has given up the place in the queue, too.
-                    claim.sent = claim.doubtful
-                    raise paused
-                attempts.log.unavailable(paused, attempts.waited)
-                # As who is far behind in a queue: nobody gets it sooner, and many may wait for it.
-                pause = slice_for(HEAD, left_ms / 1000, attempts.left, port.uniform)
-                await port.wait(pause, attempts.left)
-                continue
-            if code == -1:
-                raise rest[0].error(name)
-            if code == -2:
-                raise another_kind(name, claim, rest[0])
-            (_, holder), position, ticket, lasted_for, now_us, *holders = rest
-            anchor = Anchor(attempts.sent, now_us)
-            if attempts.last:
-                return LockNotAcquired(
-                    name, holder, attempts.waited, position, lasted_for, *holders
-                )
-            attempts.log.busy(name, holder, attempts.waited, position)
-            left = attempts.left
-            if inbox == DEAF and not begun:
-                # Perhaps this process waits for the first time: begin to listen, and ask again
-                # before a claim window could be over.
-                begun = True
-                await port.listen(token, within=min(0.5, left), keys=names)
-                continue
-            listened = inbox != DEAF
-            place = position if listened else 0
-            pause = slice_for(place, holder.remaining, left, port.uniform)
-            rest_for = max(pause, attempts.log.next_busy - attempts.waited) if listened else 0.0
-            found = await port.wait(pause, left, rest=min(left, rest_for))
-            grant = anchor.grant(found, claim, port.now()) if isinstance(found, Handed) else found
-            if grant is not None and len(names) == 1 and port.now() < grant.deadline(claim.ttl):
-                return grant
-    finally:
-        # Twice, since an exception from outside may come in the middle of the first call.
+    while True:
+        inbox = "" if wait == 0 else await port.listen(token, within=0, keys=names)
+        attempts.ask()
         try:
-            port.unlisten()
-        except BaseException:
-            port.unlisten()
-            raise
+            claim.raise_failed()
+            box = "" if attempts.last else inbox
+            (code, *rest), name = await way(port, claim, box, ticket)
+            attempts.heard(code)
+        except LockUnavailable as error:
+            pause = attempts.failed(error)
+            await port.wait(pause, attempts.left)  # a listener is woken when Redis is back
+            listened = False
+            continue
+        if code == 1:
+            acquired_us, fence = rest
+            missed_wakeup = (
+                anchor is not None
+                and listened
+                and port.wakeup == "poll"
+                and anchor.late(acquired_us, attempts.sent) >= LATE
+            )
+            return Grant(fence, acquired_us, attempts.sent, missed_wakeup)
+        if code == 2:
+            # Killed waiters stood before us. A script removes only some of them, since Redis
+            # stands still meanwhile, and the lock may be free: so this is no refusal yet.
+            [ticket] = rest
+            continue
+        if code == 4:
+            left_ms, now_us, ticket = rest
+            paused = _paused(name, left_ms, now_us)
+            if attempts.last:
+                paused.after(attempts.waited)
+                # The script has given up the place in the queue, too.
+                claim.sent = claim.doubtful
+                raise paused
+            attempts.log.unavailable(paused, attempts.waited)
+            # As who is far behind in a queue: nobody gets it sooner, and many may wait for it.
+            pause = slice_for(HEAD, left_ms / 1000, attempts.left, port.uniform)
+            await port.wait(pause, attempts.left)
+            continue
+        if code == -1:
+            raise rest[0].error(name)
+        if code == -2:
+            raise another_kind(name, claim, rest[0])
+        (_, holder), position, ticket, lasted_for, now_us, *holders = rest
+        anchor = Anchor(attempts.sent, now_us)
+        if attempts.last:
+            return LockNotAcquired(name, holder, attempts.waited, position, lasted_for, *holders)
+        attempts.log.busy(name, holder, attempts.waited, position)
+        left = attempts.left
+        if inbox == DEAF and not begun:
+            # Perhaps this process waits for the first time: begin to listen, and ask again
+            # before a claim window could be over.
+            begun = True
+            await port.listen(token, within=min(0.5, left), keys=names)
+            continue
+        listened = inbox != DEAF
+        place = position if listened else 0
+        pause = slice_for(place, holder.remaining, left, port.uniform)
+        rest_for = max(pause, attempts.log.next_busy - attempts.waited) if listened else 0.0
+        found = await port.wait(pause, left, rest=min(left, rest_for))
+        grant = anchor.grant(found, claim, port.now()) if isinstance(found, Handed) else found
+        if grant is not None and len(names) == 1 and port.now() < grant.deadline(claim.ttl):
+            return grant
 
 
 async def release(port: Port, claim: Claim, way: GiveBack) -> Refusal | None:

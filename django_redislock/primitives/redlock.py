@@ -119,7 +119,8 @@ class Redlock:
                 attempts.log.unavailable(error, error.waited)
             while True:
                 tries += 1
-                await port.sleep(_pause(port, tries, error, attempts.left))
+                left = attempts.left
+                await port.wait(_pause(port, tries, error, left), left)
                 if len(owing) >= self.servers.quorum:
                     owing = await self._undo(port, claim, owing)
                 if len(owing) < self.servers.quorum:

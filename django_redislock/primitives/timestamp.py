@@ -103,7 +103,7 @@ class Timestamp:
                 )
                 attempts.heard(isinstance(got, Grant))
             except LockUnavailable as error:
-                await port.sleep(attempts.failed(error))
+                await port.wait(attempts.failed(error), attempts.left)
                 continue
             if isinstance(got, Grant):
                 return got
@@ -114,7 +114,8 @@ class Timestamp:
                 return LockNotAcquired(keys.name, holder, attempts.waited)
             attempts.log.busy(keys.name, holder, attempts.waited)
             polls += not self.often
-            await port.sleep(poll(polls, holder.remaining, attempts.left, port.uniform))
+            left = attempts.left
+            await port.wait(poll(polls, holder.remaining, left, port.uniform), left)
 
     async def release(self, port: Port, claim: Claim) -> Refusal | None:
         """As `mutex.release`."""
@@ -222,6 +223,7 @@ class Together:
             got = await self.take(port, claim, wait)
             if isinstance(got, LockNotAcquired):
                 return got
+            port.unlisten()
             try:
                 with _second(claim) as second:
                     also = await OFTEN.acquire(port, second, min(attempts.left, claim.ttl / 3))

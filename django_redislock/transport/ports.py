@@ -87,7 +87,7 @@ class BasePort:
     _boxes: Sequence[Inbox] = ()
     """The inboxes that wake this waiter."""
     _token = ""
-    _news: _News
+    _news = _News()
     _own_inbox: Inbox | None = None
     wakeup: Wakeup = ""
     _line: threading.Semaphore | None = None
@@ -224,10 +224,13 @@ class BasePort:
         enough: Callable[[Sequence[Any]], bool],
     ) -> Sequence[Any]:
         its = Round([*map(server_of, servers)], read, request, within, enough)
-        await self._ask_each(its)
-        while left := its.left():
-            await self._take_next(its, left)
-        return its.all()
+        try:
+            await self._ask_each(its)
+            while left := its.left():
+                await self._take_next(its, left)
+            return its.all()
+        finally:
+            self._leave_line()
 
     async def _ask_each(self, its: Round) -> None:
         """Let the servers of a round be asked."""
@@ -260,11 +263,12 @@ class BasePort:
     async def wait(
         self, seconds: float, left: float, *, rest: float = 0.0
     ) -> Grant | Handed | None:
+        until = now() + left
         if not self._boxes:  # no message can come
             await self.sleep(seconds)
+            await self._take_turn(until)
             self.wakeup = "poll"
             return None
-        until = now() + left
         rests = rest and len(self._boxes) == 1 and self._boxes[0].rests(self._token)
         await self._pause(min(rest, LONGEST) if rests else seconds)
         await self._take_turn(until)

@@ -1,0 +1,128 @@
+"""Waiting threads of a process stand in line when they ask, whatever they wait for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from devtools.redis_server import RedisServer
+from django_redislock import (
+    LockUnavailable,
+    ReadWriteLock,
+    Redlock,
+    Semaphore,
+    TimestampLock,
+    redis_lock,
+)
+from django_redislock.transport import ports
+from tests.caches import caches, entry
+from tests.contract.api import SyncApi
+from tests.waiting import PATIENCE, eventually
+
+WAITERS = 6
+NOWHERE = "redis://127.0.0.1:1/0"
+"""No server listens there."""
+
+KINDS = {
+    "mutex": lambda: redis_lock("job"),
+    "semaphore": lambda: Semaphore("job", 1),
+    "writer": lambda: ReadWriteLock("job").write(),
+    "timestamp": lambda: TimestampLock("job"),
+    "redlock": lambda: Redlock("job", using=["a", "b", "c"]),
+}
+
+
+class Line:
+    """The line of all servers. It has no place at first."""
+
+    def __init__(self) -> None:
+        self.standing: set[int] = set()
+        """The threads that stand in it now."""
+        self.seen: set[int] = set()
+        """Those that stood in it since it was last asked for."""
+        self.passed: list[int] = []
+        """The threads that had a place."""
+        self._places = threading.Semaphore(0)
+
+    def acquire(self, *, timeout: float) -> bool:
+        me = threading.get_ident()
+        self.standing.add(me)
+        try:
+            got = self._places.acquire(timeout=timeout)
+        finally:
+            self.standing.discard(me)
+        if got:
+            self.passed.append(me)
+        return got
+
+    def release(self) -> None:
+        self._places.release()
+
+    def has(self, number: int) -> Callable[[], bool]:
+        """Whether so many stand in it, or look for messages meanwhile."""
+        self.seen = set()
+
+        def look() -> bool:
+            self.seen.update(self.standing)
+            return len(self.seen) == number
+
+        return look
+
+
+@pytest.fixture
+def line(monkeypatch: pytest.MonkeyPatch) -> Iterator[Line]:
+    line = Line()
+    monkeypatch.setattr(ports, "_line", lambda _: line)
+    yield line
+    for _ in range(WAITERS):
+        line.release()
+
+
+@pytest.fixture
+def three(settings: Any, redis_server: RedisServer) -> Iterator[None]:
+    """Two servers more for the locks of several servers."""
+    with RedisServer() as b, RedisServer() as c:
+        urls = {"a": redis_server.url, "b": b.url, "c": c.url}
+        settings.CACHES |= {using: entry(url) for using, url in urls.items()}
+        yield
+
+
+def begin(make: Callable[[], Any], number: int = WAITERS, **options: Any) -> list[Future[Any]]:
+    api = SyncApi()
+    return [api.start(lambda: make().acquire(**options)) for _ in range(number)]
+
+
+def serve(waiters: list[Future[Any]]) -> None:
+    """All of them have the lock, one after the other."""
+    for waiter in waiters:
+        waiter.add_done_callback(lambda waiter: waiter.result().release())
+    for waiter in waiters:
+        waiter.result(PATIENCE)
+
+
+@pytest.mark.parametrize("kind", ["mutex", "semaphore", "writer", "timestamp"])
+def test_who_comes_while_redis_is_away(kind: str, line: Line, settings: Any) -> None:
+    """They ask once, and stand in line from then on."""
+    settings.CACHES = caches(f"{NOWHERE}#{kind}")
+    waiters = begin(KINDS[kind], wait=2)
+    eventually(line.has(WAITERS))
+    for waiter in waiters:
+        with pytest.raises(LockUnavailable):
+            waiter.result(PATIENCE)
+
+
+@pytest.mark.usefixtures("three")
+@pytest.mark.parametrize("kind", ["timestamp", "redlock"])
+def test_locks_without_a_queue(kind: str, line: Line) -> None:
+    """Those who wait for such a lock stand in line, too, and leave it when they have asked."""
+    held = KINDS[kind]().acquire()
+    waiters = begin(KINDS[kind], wait=None)
+    eventually(line.has(WAITERS))
+    line.release()
+    eventually(lambda: len({*line.passed}) == WAITERS)
+    held.release()
+    serve(waiters)
