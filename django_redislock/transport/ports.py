@@ -426,6 +426,8 @@ class SyncPort(BasePort):
             # For a short time only: a waiter that gets a message has to ask at once.
             if not line.acquire(timeout=min(LOOK_UP, left)):
                 self._line = None
+        # What woke it while it stood in line is older than the request that it sends now.
+        self._news.woken = False
 
 
 class AsyncPort(BasePort):

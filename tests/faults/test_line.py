@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 import pytest
+from redis import Redis
 
 from devtools.redis_server import RedisServer
 from django_redislock import (
@@ -19,8 +21,10 @@ from django_redislock import (
     redis_lock,
 )
 from django_redislock.transport import ports
+from django_redislock.transport.inbox import Inbox
+from django_redislock.transport.server import server_of
 from tests.caches import caches, entry
-from tests.contract.api import SyncApi
+from tests.contract.api import SyncApi, queued
 from tests.waiting import PATIENCE, eventually
 
 WAITERS = 6
@@ -96,6 +100,13 @@ def begin(make: Callable[[], Any], number: int = WAITERS, **options: Any) -> lis
     return [api.start(lambda: make().acquire(**options)) for _ in range(number)]
 
 
+def at_rest() -> Inbox:
+    """Wait until all but the first one rest. Return their inbox."""
+    box = server_of("default").kept(Inbox, "redislock")
+    eventually(lambda: len(box._crowds.resting) == WAITERS - 1)
+    return box
+
+
 def serve(waiters: list[Future[Any]]) -> None:
     """All of them have the lock, one after the other."""
     for waiter in waiters:
@@ -124,5 +135,24 @@ def test_locks_without_a_queue(kind: str, line: Line) -> None:
     eventually(line.has(WAITERS))
     line.release()
     eventually(lambda: len({*line.passed}) == WAITERS)
+    held.release()
+    serve(waiters)
+
+
+def test_a_wake_up_in_the_line(line: Line, redis: Redis) -> None:
+    """Whoever is woken while it stands in line asks once, and not once more."""
+    held = redis_lock("job").acquire()
+    waiters = []
+    for already in range(WAITERS):
+        waiters += begin(partial(redis_lock, "job"), 1, wait=None)
+        queued(redis, "job", already + 1)
+    box = at_rest()
+    box.wake_all()
+    eventually(line.has(WAITERS))
+    box.wake_all()
+    line.release()
+    # The first one goes on to ask by itself, twice; the others rest.
+    eventually(lambda: 3 in map(line.passed.count, {*line.passed}))
+    assert len(line.passed) == WAITERS + 2
     held.release()
     serve(waiters)
