@@ -239,7 +239,7 @@ class Inbox:
     def wake_neighbours(self, keys: Keys) -> None:
         """Let the waiters for a lock ask who has it."""
         for token in self._crowds.standing(keys):
-            self.wake(token, notified=True)
+            self.wake(token, notified=False)
 
     def read(self, token: str, woken: threading.Event, seconds: float) -> bool:
         """Let the waiting thread of `token` read the messages: return after the first ones, when

@@ -22,6 +22,7 @@ from django_redislock import (
 )
 from django_redislock.transport import ports
 from django_redislock.transport.inbox import Inbox
+from django_redislock.transport.ports import SyncPort
 from django_redislock.transport.server import server_of
 from tests.caches import caches, entry
 from tests.contract.api import SyncApi, queued
@@ -135,6 +136,33 @@ def test_locks_without_a_queue(kind: str, line: Line) -> None:
     eventually(line.has(WAITERS))
     line.release()
     eventually(lambda: len({*line.passed}) == WAITERS)
+    held.release()
+    serve(waiters)
+
+
+def test_a_release_without_an_answer(
+    line: Line, own_server: RedisServer, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any waiter of the process may have the lock now. They ask, but not all at once."""
+    settings.CACHES = caches(own_server.url, SOCKET_TIMEOUT=0.2)
+    held = redis_lock("job", ttl=60).acquire()
+    waiters = begin(partial(redis_lock, "job"), wait=None)
+    at_rest()
+    asked: list[int] = []
+    execute = SyncPort._execute
+
+    def spy(port: SyncPort, command: Any) -> Any:
+        asked.append(threading.get_ident())
+        return execute(port, command)
+
+    monkeypatch.setattr(SyncPort, "_execute", spy)
+    with own_server.paused():
+        with pytest.raises(LockUnavailable):
+            held.release()
+        eventually(line.has(WAITERS))
+        assert not {*asked} & line.seen
+    for _ in range(WAITERS):
+        line.release()
     held.release()
     serve(waiters)
 
