@@ -20,12 +20,15 @@ from django_redislock import (
     TimestampLock,
     redis_lock,
 )
+from django_redislock.primitives import timestamp
+from django_redislock.primitives.waiting import LINE
 from django_redislock.transport import ports
 from django_redislock.transport.inbox import Inbox
 from django_redislock.transport.ports import SyncPort
 from django_redislock.transport.server import server_of
 from tests.caches import caches, entry
 from tests.contract.api import SyncApi, queued
+from tests.faults.interruption import every_place
 from tests.waiting import PATIENCE, eventually
 
 WAITERS = 6
@@ -184,3 +187,19 @@ def test_a_wake_up_in_the_line(line: Line, redis: Redis) -> None:
     assert len(line.passed) == WAITERS + 2
     held.release()
     serve(waiters)
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
+@pytest.mark.filterwarnings(
+    "ignore:Exception ignored in. <coroutine object:pytest.PytestUnraisableExceptionWarning"
+)
+def test_an_interrupted_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever ends a wait for a lock without a queue, its place in the line is free again."""
+    # It asks at the beginning, in line, and at the end.
+    monkeypatch.setattr(timestamp, "poll", lambda polls, _, left, __: min(left, polls**3 / 100))
+    [holder] = begin(partial(TimestampLock, "job", ttl=600), 1)
+    held = holder.result(PATIENCE)
+    places = [*every_place(lambda _: TimestampLock("job").acquire(wait=0.06))]
+    assert len(places) > 100
+    assert server_of("default").kept(ports._line)._value >= LINE
+    held.release()
