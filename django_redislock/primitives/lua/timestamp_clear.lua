@@ -13,13 +13,11 @@
 local seen = ARGV[4]
 
 local value = redis.call('GET', lock)
-local holder = value and redis.call('HGET', beside, 'holder')
-if not value or (value ~= seen and not (token_of(holder) == seen and ours(value))) then
-  return 0
-end
+local holder = value and value ~= seen and ours(value)
+if value ~= seen and token_of(holder) ~= seen then return 0 end
 redis.call('DEL', lock)
 unlist()
-if value ~= seen then
+if holder then
   redis.call('HDEL', beside, 'holder', 'until')
   tell_cleared(gone, holder)
 end
