@@ -364,7 +364,6 @@ class Workers:
             if job_run.kept is not None:
                 self._kept.update([job_run.kept])
             del self._busy[job_run.id]
-            self._waiting.discard(job_run.id)
         self._freed()
 
     # Functions.
