@@ -43,14 +43,14 @@ PRODUCTS = (
     Product(
         "edges to Django",
         ("views", "commands", "fencing", "client", "cache", "testing"),
-        2_284,
+        2_254,
     ),
     Product(
         "operations",
         (*("inspection", "admin", "management", "doctor", "contrib", "apps", "models"),),
         7_244,
     ),
-    Product("periodic", ("periodic", "primitives/ledger"), 1_277),
+    Product("periodic", ("periodic", "primitives/ledger"), 1_273),
     Product("notes", ("lease/notes", "primitives/note"), 224),
     Product("leader", ("leader",), 210),
     Product(
@@ -61,7 +61,7 @@ PRODUCTS = (
     Product(
         "once in the transaction",
         ("locks/in_transaction", "contrib/once", "management/subcommands/records"),
-        408,
+        405,
     ),
 )
 
