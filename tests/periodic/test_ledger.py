@@ -567,6 +567,19 @@ class TestPerforming:
         assert ended.outcome == RunOutcome.LOST
         assert "cleared by ann (stuck)" in ended.why
 
+    def test_a_coroutine_that_cancels_itself(self, make: Make) -> None:
+        """It has failed: nobody has stopped its scheduler, and its lease is not lost."""
+
+        async def job() -> None:
+            inner = asyncio.create_task(asyncio.sleep(PATIENCE))
+            inner.cancel()
+            await inner
+
+        asked = wanted_run(make(job), None)
+        asked.ask()
+        ended = asyncio.run(aperform(asked, lambda *_: None))
+        assert (ended.outcome, ended.why) == (RunOutcome.FAILED, "CancelledError: ")
+
     def test_a_listener_that_raises_breaks_nothing(self, make: Make, told: Any) -> None:
         """The run and the next listener go on."""
         from django_redislock.periodic import job_started
