@@ -48,7 +48,7 @@ PRODUCTS = (
     Product(
         "operations",
         (*("inspection", "admin", "management", "doctor", "contrib", "apps", "models"),),
-        7_244,
+        7_251,
     ),
     Product("periodic", ("periodic", "primitives/ledger"), 1_273),
     Product("notes", ("lease/notes", "primitives/note"), 224),

@@ -34,6 +34,7 @@ from .settings.conf import aliases
 if TYPE_CHECKING:
     from .base.people import Holder
     from .inspection import Inspector, Listing, LockInfo, Page
+    from .inspection.listing import Part
     from .periodic import JobInfo
 
 
@@ -440,7 +441,7 @@ class LockStatus(Live):
             with suppress(ValueError):  # no lock has that id
                 where = LockId.parse(id)
                 wanted[where._replace(name="")].append(where.name)
-        names = {one.inspector(): its for one, its in wanted.items()}
+        names: dict[Part, list[str]] = {one.inspector(): its for one, its in wanted.items()}
         listing = Listing([*names])
         found = listing.ask(lambda one: [*map(cls.of, one.held(names[one]))])
         return Snapshot([row for _, rows in found for row in rows], listing.away)

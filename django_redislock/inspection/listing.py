@@ -7,17 +7,14 @@ held. Renewals change none of these, so a lock keeps its place while nothing hap
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from itertools import chain
 from math import inf
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from ..base.exceptions import LockError, LockUnavailable
 from .facts import Counts, LockInfo, Page, State
-
-if TYPE_CHECKING:
-    from .inspector import Inspector
 
 T = TypeVar("T")
 
@@ -67,6 +64,19 @@ class Urgent(NamedTuple):
         return position
 
 
+class Part(Protocol):
+    """What a list asks of an inspector."""
+
+    using: str
+    unasked: dict[str, LockUnavailable]
+
+    def _urgent(self) -> Urgent: ...
+    def _others(self, urgent: Urgent, offset: int, limit: int | None) -> list[LockInfo]: ...
+    def all(self, pattern: str) -> Iterator[LockInfo]: ...
+    def held(self, names: Sequence[str]) -> Iterator[LockInfo]: ...
+    def discover(self) -> list[LockInfo]: ...
+
+
 class Listing:
     """The locks that several inspectors see, as one list.
 
@@ -74,7 +84,7 @@ class Listing:
     if that is true of all.
     """
 
-    def __init__(self, inspectors: Sequence[Inspector]) -> None:
+    def __init__(self, inspectors: Sequence[Part]) -> None:
         self._inspectors = inspectors
         self.away: dict[str, LockError] = {}
         """The aliases that could not be reached last time, with the errors."""
@@ -133,7 +143,7 @@ class Listing:
 
     def _first(
         self, found: list[LockInfo]
-    ) -> tuple[list[LockInfo], Counts, list[tuple[Inspector, Urgent]]]:
+    ) -> tuple[list[LockInfo], Counts, list[tuple[Part, Urgent]]]:
         """Return the locks that come first, with those in `found`; the counts of all; and what is
         known of the others."""
         parts = self.ask(lambda one: one._urgent())
@@ -156,7 +166,7 @@ class Listing:
             skip = max(0, skip - urgent.others)
         return Page(items=items, total=counts.total, counts=counts)
 
-    def ask(self, question: Callable[[Inspector], T]) -> list[tuple[Inspector, T]]:
+    def ask(self, question: Callable[[Part], T]) -> list[tuple[Part, T]]:
         """Return the answers of the inspectors that can be asked."""
         answers = []
         for one in self._inspectors:
