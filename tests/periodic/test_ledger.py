@@ -577,7 +577,7 @@ class TestPerforming:
 
         asked = wanted_run(make(job), None)
         asked.ask()
-        ended = asyncio.run(aperform(asked, lambda *_: None))
+        ended = asyncio.run(aperform(asked))
         assert (ended.outcome, ended.why) == (RunOutcome.FAILED, "CancelledError: ")
 
     def test_a_listener_that_raises_breaks_nothing(self, make: Make, told: Any) -> None:
