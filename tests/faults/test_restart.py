@@ -35,7 +35,7 @@ WAITERS = 500
 
 SOON = 2.0
 """Seconds after its return, or after the release, within which somebody is served."""
-CONNECTIONS = 60
+CONNECTIONS = 100
 """So many may be opened in the first second after its return, by all processes."""
 REQUESTS = 500
 """So many a second may come from all who wait."""
