@@ -93,14 +93,14 @@ def moment(time: datetime | None) -> str:
     return NOTHING if time is None else local(time)
 
 
-def time_of(at: datetime, text: str) -> SafeString:
-    """A text about a time; as a tooltip, the time."""
+def time_of(at: datetime, text: str, ltr: str = SafeString(' dir="ltr"')) -> SafeString:
+    """A text about a time; as a tooltip, the time. A sentence has `ltr=""`."""
     iso = at.isoformat(timespec="seconds")
-    return format_html('<time datetime="{}" title="{}">{}</time>', iso, moment(at), text)
+    return format_html('<time{} datetime="{}" title="{}">{}</time>', ltr, iso, moment(at), text)
 
 
 def instant(at: datetime) -> SafeString:
-    return time_of(at, format_html(LTR, moment(at)))
+    return time_of(at, moment(at))
 
 
 def badge(state: str, why: str = "") -> str:
@@ -128,8 +128,8 @@ def _run(run: RunInfo) -> str:
 
 
 def _seconds(its: Seconds) -> str:
-    text = format_html(LTR, duration(its.number))
-    return text if its.since is None else time_of(its.since, text)
+    text = duration(its.number)
+    return format_html(LTR, text) if its.since is None else time_of(its.since, text)
 
 
 def shown(column: Column[Any], ordering: str | None = None) -> Callable[[Any], str]:
