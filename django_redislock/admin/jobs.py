@@ -107,9 +107,9 @@ def _became(run: RunInfo) -> Sequence[str]:
 
 def relative(time: datetime | None, now: datetime, say: Callable[..., str] = since) -> str:
     """Say how long ago a time was, or in how long it comes. The time is a tooltip."""
-    return (
-        cells.NOTHING if time is None else cells.time_of(time, cells.sentence(say(time, now)), "")
-    )
+    if time is None:
+        return cells.NOTHING
+    return cells.time_of(time, cells.sentence(say(time, now)), ltr="")
 
 
 name, plan, where = (
