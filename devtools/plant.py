@@ -488,6 +488,30 @@ FAULTS = [
         "tests/faults/test_restart.py -k test_an_outage",
     ),
     Fault(
+        "waiters: only those that listen stand in line",
+        "            await self.sleep(seconds)\n            await self._take_turn(until)\n",
+        "            await self.sleep(seconds)\n",
+        "tests/faults/test_line.py -k while_redis_is_away",
+    ),
+    Fault(
+        "waiters: woken in the line, one asks twice",
+        "        self._news.woken = False\n\n\nclass AsyncPort",
+        "\n\nclass AsyncPort",
+        "tests/faults/test_line.py -k in_the_line",
+    ),
+    Fault(
+        "waiters: after a release without an answer all ask at once",
+        "            self.wake(token, notified=False)\n\n    def read(",
+        "            self.wake(token, notified=True)\n\n    def read(",
+        "tests/faults/test_line.py -k without_an_answer",
+    ),
+    Fault(
+        "tasks: one that begins before it is confirmed keeps its claim",
+        "waiting and (waiting == perhaps or string.sub(waiting, 1, 1) == TICKET)",
+        "waiting and string.sub(waiting, 1, 1) == TICKET",
+        f"{TASKS} -k promoted_one_begins",
+    ),
+    Fault(
         "run: the program goes on without its lock",
         "elif self._lease._lifetime.lost is not None:",
         "elif False:",
