@@ -190,8 +190,8 @@ class Lock(Entered):
     _label = _advice = ""
     _stacklevel = 1
     _on_lost: Callable[[Lease], object] | None = None
-    _algorithm: Primitive | None = None
-    """What one attempt has in place of the primitive of its kind."""
+    _algorithm: Callable[[Plan], Primitive] | None = None
+    """Returns what one attempt has in place of the primitive of its kind."""
 
     def __init__(self, name: str, **options: Unpack[Options[Any]]) -> None:
         self._template: str | Callable[..., str] | None = name
@@ -410,7 +410,7 @@ class Lock(Entered):
 
     def _primitive(self, plan: Plan) -> Primitive:
         """Return the primitive of one attempt."""
-        return self._algorithm or plan.primitive
+        return plan.primitive if self._algorithm is None else self._algorithm(plan)
 
     def _keys(self, plan: Plan | None = None) -> Keys:
         return (plan or self._plan()).keys(self.name)

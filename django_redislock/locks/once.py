@@ -50,6 +50,7 @@ from ..lease.claims import beside_orm
 from ..lease.holds import Running
 from ..lease.lease import Lease
 from ..lease.lock import UNSET, Lock, refuse_event_loop
+from ..lease.plan import Plan
 from ..lease.transactions import at_end, open_transactions
 from ..lease.watchdog import watchdog
 from ..primitives import record
@@ -100,8 +101,16 @@ async def acquire_unless_recorded(
 
     Raises `Done`, `LockNotAcquired`, `LockUnavailable`, `LockReentered`.
     """
-    its, both = lock._copy(Lock, ""), bool(lock._plan().policy.timestamp_key)
-    its._algorithm = recorded = Recorded(pattern, old_clients=both, stale=stale)
+    recorded: Recorded
+
+    def algorithm(plan: Plan) -> Recorded:
+        nonlocal recorded
+        both = bool(plan.policy.timestamp_key)
+        recorded = Recorded(pattern, old_clients=both, stale=stale)
+        return recorded
+
+    its = lock._copy(Lock, "")
+    its._algorithm = algorithm
     try:
         lease = await its._attempt(port_type, wait)
     except LockReentered:
