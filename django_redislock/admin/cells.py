@@ -93,10 +93,11 @@ def moment(time: datetime | None) -> str:
     return NOTHING if time is None else local(time)
 
 
-def time_of(at: datetime, text: str, ltr: str = SafeString(' dir="ltr"')) -> SafeString:
-    """A text about a time; as a tooltip, the time. A sentence has `ltr=""`."""
+def time_of(at: datetime, text: str, *, ltr: bool = True) -> SafeString:
+    """A text about a time; as a tooltip, the time. A sentence reads as its language does."""
+    how = SafeString(' dir="ltr"' if ltr else "")
     iso = at.isoformat(timespec="seconds")
-    return format_html('<time{} datetime="{}" title="{}">{}</time>', ltr, iso, moment(at), text)
+    return format_html('<time{} datetime="{}" title="{}">{}</time>', how, iso, moment(at), text)
 
 
 def instant(at: datetime) -> SafeString:

@@ -109,7 +109,7 @@ def relative(time: datetime | None, now: datetime, say: Callable[..., str] = sin
     """Say how long ago a time was, or in how long it comes. The time is a tooltip."""
     if time is None:
         return cells.NOTHING
-    return cells.time_of(time, cells.sentence(say(time, now)), ltr="")
+    return cells.time_of(time, cells.sentence(say(time, now)), ltr=False)
 
 
 name, plan, where = (

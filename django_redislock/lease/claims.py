@@ -237,6 +237,7 @@ async def obtain(port: Port, claim: Claim, wait: float | None) -> Grant | LockNo
 
 
 async def _wait_for(port: Port, claim: Claim, wait: float | None) -> Grant | LockNotAcquired:
+    """Acquire it in the usual way, and leave the inbox and the line at the end."""
     try:
         return await claim.primitive.acquire(port, claim, wait)
     finally:

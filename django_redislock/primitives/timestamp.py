@@ -223,7 +223,7 @@ class Together:
             got = await self.take(port, claim, wait)
             if isinstance(got, LockNotAcquired):
                 return got
-            port.unlisten()
+            port.unlisten()  # the wait for the mutex is over
             try:
                 with _second(claim) as second:
                     also = await OFTEN.acquire(port, second, min(attempts.left, claim.ttl / 3))

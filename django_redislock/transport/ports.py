@@ -88,6 +88,7 @@ class BasePort:
     """The inboxes that wake this waiter."""
     _token = ""
     _news = _News()
+    """Its messages. A port that does not listen gets none."""
     _own_inbox: Inbox | None = None
     wakeup: Wakeup = ""
     _line: threading.Semaphore | None = None
