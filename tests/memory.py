@@ -275,8 +275,8 @@ class SteppedIO:
     def limit(self, left: float) -> None:
         pass
 
-    def slot(self, key: str) -> int:
-        return 0
+    def slots(self, keys: Sequence[str]) -> Sequence[int]:
+        return [0] * len(keys)
 
     async def sleep(self, seconds: float) -> None:
         await self._until(self.server.time + seconds)

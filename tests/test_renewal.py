@@ -15,6 +15,7 @@ from django.test import override_settings
 from redis import Redis
 
 from django_redislock import (
+    Lease,
     LeaseLost,
     LeaseRevoked,
     LeaseState,
@@ -22,6 +23,7 @@ from django_redislock import (
     redis_lock,
 )
 from django_redislock.base.clock import now
+from django_redislock.lease import lease as lease_module
 from django_redislock.lease import lifetime as lifetime_module
 from django_redislock.lease import watchdog as renewal_module
 from django_redislock.lease.lifetime import Lifetime
@@ -366,6 +368,122 @@ async def test_cancel_on_lost_spares_a_block_that_was_left(redis: Redis) -> None
         await asyncio.sleep(0)
 
 
+class TestCohorts:
+    """Leases that one request has renewed are renewed together, until one of them leaves."""
+
+    @pytest.fixture
+    def cohort(self, redis: Redis) -> list[Lease]:
+        leases = [redis_lock(f"member:{n}", ttl=1.5).acquire() for n in range(6)]
+        eventually(lambda: len({its._lifetime.times for its in leases}) == 1)
+        return leases
+
+    @pytest.fixture
+    def requests(self, cohort: list[Lease], monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+        """The names that each request renews."""
+        requests: list[list[str]] = []
+        real = renewal_module.renew
+
+        async def renew(port: Port, leases: Sequence[Lifetime]) -> None:
+            requests.append([its.claim.keys.name for its in leases])
+            await real(port, leases)
+
+        monkeypatch.setattr(renewal_module, "renew", renew)
+        return requests
+
+    def stays(self, leases: Sequence[Lease], requests: list[list[str]]) -> None:
+        """Each of them is renewed more than once from now on, at last all of them together."""
+        for _ in range(3):
+            before = {its: its._lifetime.deadline for its in leases}
+            eventually(
+                lambda before=before: all(it._lifetime.deadline > before[it] for it in before)
+            )
+        assert all(its.state == LeaseState.HELD for its in leases)
+        assert sorted(requests[-1]) == [its.name for its in leases]
+
+    def test_released(self, cohort: list[Lease], requests: list[list[str]]) -> None:
+        first, *others = cohort
+        first.release()
+        self.stays(others, requests)
+        assert first.state == LeaseState.RELEASED
+
+    def test_extended(self, cohort: list[Lease], requests: list[list[str]]) -> None:
+        """The others have the ttl that they had."""
+        first, *others = cohort
+        first.extend(60)
+        requests.clear()
+        self.stays(others, requests)
+        assert not any(first.name in names for names in requests[1:])
+        assert first.remaining() > 50
+        assert all(its.remaining() < 1.5 for its in others)
+
+    def test_extended_in_vain(
+        self, cohort: list[Lease], requests: list[list[str]], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A signal's exception ends it, and nothing is changed."""
+
+        async def interrupted(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(lease_module, "renew", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            cohort[0].extend(60)
+        # It is to be written down: so it has to be looked at before the others.
+        cohort[1]._lifetime.write_at = 0.0
+        renewal_module.watchdog(server_of("default")).reconsider(cohort[1]._lifetime)
+        self.stays(cohort, requests)
+
+    def test_suspected(self, cohort: list[Lease], requests: list[list[str]]) -> None:
+        """Somebody has touched the lock of one: it is looked at alone."""
+        renewal_module.watchdog(server_of("default")).suspect(
+            [cohort[0]._lifetime.claim.keys.lock]
+        )
+        self.stays(cohort, requests)
+
+    def test_lost(self, cohort: list[Lease], requests: list[list[str]], redis: Redis) -> None:
+        first, *others = cohort
+        redis.delete("redislock:{member:0}")
+        eventually(lambda: first.state == LeaseState.LOST)
+        self.stays(others, requests)
+        watched = renewal_module.watchdog(server_of("default"))
+        assert first.token not in watched.register.lifetimes
+
+    def test_dropped(
+        self, cohort: list[Lease], requests: list[list[str]], redis: Redis, caplog: Any
+    ) -> None:
+        del cohort[0]
+        gc.collect()
+        eventually(lambda: "was dropped without being released" in caplog.text)
+        self.stays(cohort, requests)
+        eventually(lambda: not redis.exists("redislock:{member:0}"))
+
+    def test_no_answer(
+        self, cohort: list[Lease], requests: list[list[str]], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """All are in doubt once, and are renewed together again after the next answer."""
+        real, failed = mutex.extend, threading.Event()
+
+        async def extend(*args: Any, **more: Any) -> Any:
+            if not failed.is_set():
+                failed.set()
+                raise LockUnavailable("lost")
+            return await real(*args, **more)
+
+        monkeypatch.setattr(mutex, "extend", extend)
+        assert failed.wait(PATIENCE)
+        self.stays(cohort, requests)
+
+    def test_more_than_one_request_may_have(
+        self,
+        cohort: list[Lease],
+        requests: list[list[str]],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setattr(renewal_module, "MOST_AT_ONCE", 4)
+        eventually(lambda: len(requests) > 8)
+        assert max(map(len, requests[1:])) == 4
+        assert {*requests[-1], *requests[-2]} == {its.name for its in cohort}
+
+
 class TestManyLeases:
     """What one lease costs does not depend on how many there are."""
 
@@ -373,13 +491,13 @@ class TestManyLeases:
     def looked_at(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         """The names of the leases that the watchdog has looked at."""
         names: list[str] = []
-        living = renewal_module.Watchdog._living
+        kept = Lifetime.kept
 
-        def look(watchdog: renewal_module.Watchdog, lease: Lifetime) -> object:
+        def look(lease: Lifetime, time: float) -> bool:
             names.append(lease.claim.keys.name)
-            return living(watchdog, lease)
+            return kept(lease, time)
 
-        monkeypatch.setattr(renewal_module.Watchdog, "_living", look)
+        monkeypatch.setattr(Lifetime, "kept", look)
         return names
 
     @pytest.fixture

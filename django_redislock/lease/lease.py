@@ -346,7 +346,7 @@ class Lease(Noting, Entered):
         if not self._close():
             self.check()  # another thread or task has released or exported it meanwhile
         self._lifetime.end()
-        if self._lifetime.term < (ttl := self._lifetime.next_ttl(now())):
+        if self._lifetime.times.term < (ttl := self._lifetime.next_ttl(now())):
             claims.extend_later(self._server, self._claim, ttl)  # a message gave it less
         return text
 

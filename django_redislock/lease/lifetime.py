@@ -37,6 +37,31 @@ class LeaseState(StrEnum):
     """There is no lock: Redis could not be reached, and `unavailable` is `"run"`."""
 
 
+class Times:
+    """When a lease is renewed next, and when it ends. Leases that one answer has renewed share
+    their times: they are a cohort, which is renewed by one request again."""
+
+    __slots__ = ("at", "deadline", "due", "early", "in_doubt", "term")
+
+    def __init__(self, deadline: float, due: float, term: float, *, in_doubt: bool = False):
+        self.deadline = deadline
+        self.due = due
+        """When the watchdog has to look: to renew the lease, or to see that it is lost."""
+        self.term = term
+        """Seconds from the last renewal to the end."""
+        self.in_doubt = in_doubt
+        """The last renewal got no answer."""
+        self.at = NEVER
+        """When the watchdog looks at these leases."""
+        self.early = 0.0
+        """Seconds by which the renewal may come before that time."""
+
+    @classmethod
+    def since(cls, sent: float, ttl: float) -> Times:
+        """Return those after a renewal to `ttl` that was sent at `sent`."""
+        return cls(deadline(sent, ttl), sent + ttl / 3, ttl)
+
+
 class Lifetime:
     """How long one lease lives, and how it ended.
 
@@ -52,13 +77,7 @@ class Lifetime:
     learn from now on is no loss."""
     released = False
     error: LeaseLost | None = None
-    deadline = 0.0
-    at = NEVER
-    """The time under which the watchdog keeps it. An entry with another time is outdated."""
-    early = 0.0
-    """Seconds by which the renewal may come before that time."""
-    in_doubt = False
-    """The last renewal got no answer."""
+    times = Times(0.0, 0.0, 0.0)
     tracked = False
     """The server says at once if somebody else changes the lock."""
     notes: Any = None
@@ -75,13 +94,22 @@ class Lifetime:
         sent, term = grant.sent, grant.term(claim.ttl)
         self.write_at = ceil((sent + A_SECOND) / TOGETHER) * TOGETHER
         """When the watchdog writes it down in the index and in the history."""
-        self.due: float
-        """When the watchdog has to look: to renew the lease, or to see that it is lost."""
-        self.term: float
-        """Seconds from the last renewal to the end."""
-        self.renewed(sent, term)
+        self.renewed(sent, Times.since(sent, term))
 
     # The state. Nothing here asks the server, and reading a property changes nothing.
+
+    @property
+    def deadline(self) -> float:
+        return self.times.deadline
+
+    @property
+    def due(self) -> float:
+        return self.times.due
+
+    @due.setter
+    def due(self, time: float) -> None:
+        its = self.times
+        self.times = Times(its.deadline, time, its.term, in_doubt=its.in_doubt)
 
     @property
     def over(self) -> bool:
@@ -95,7 +123,7 @@ class Lifetime:
             return LeaseState.RELEASED
         if self.lost is not None:
             return LeaseState.LOST
-        return LeaseState.UNKNOWN if self.in_doubt else LeaseState.HELD
+        return LeaseState.UNKNOWN if self.times.in_doubt else LeaseState.HELD
 
     @property
     def lost(self) -> LeaseLost | None:
@@ -108,21 +136,20 @@ class Lifetime:
         return self.error
 
     def sound(self, time: float) -> bool:
-        """Return whether at this time nothing has ended it, and nobody is releasing it. This is
-        the common case of `over` and `expire`, which the watchdog asks for each of many leases."""
-        return (
-            time < self.deadline and not self.closing and not self.released and self.error is None
-        )
+        """Return whether at this time nothing has ended it, and nobody is releasing it: the common
+        case of `over` and `expire`."""
+        alive = time < self.times.deadline and self.error is None
+        return alive and not self.closing and not self.released
+
+    def kept(self, time: float) -> bool:
+        """Return whether it is sound, and somebody has the lease, who can go on."""
+        there = self.sound(time) and self.lease() is not None
+        return there and self.holds.orphan is None
 
     @property
     def alive(self) -> bool:
         """Whether its holder may hold the lease once more."""
         return self.sound(now())
-
-    @property
-    def next(self) -> float:
-        """When the watchdog has something to do with it."""
-        return min(self.due, self.write_at)
 
     def remaining(self) -> float:
         """Return the seconds until the deadline, or 0 when the lease is no longer held."""
@@ -136,22 +163,23 @@ class Lifetime:
 
     # Events.
 
-    def renewed(self, sent: float, ttl: float) -> None:
-        """Note that a renewal to `ttl`, sent at `sent`, got its answer."""
-        if sent + ttl > self.hold_until - 0.001:
+    def renewed(self, sent: float, times: Times) -> None:
+        """Note that a renewal, sent at `sent`, got its answer: its times from now on, which it
+        shares with all that this answer has renewed."""
+        if sent + times.term > self.hold_until - 0.001:
             self.renew = False  # it was the last one
         # No command shortens what another one has promised, whatever order they arrive in.
-        self.deadline = max(deadline(sent, ttl), self.deadline)
-        self.due = sent + ttl / 3 if self.renew else self.deadline
-        self.term = ttl
-        self.in_doubt = False
+        ends = max(times.deadline, self.deadline)
+        if not self.renew or ends != times.deadline:
+            times = Times(ends, times.due if self.renew else ends, times.term)
+        self.times = times
 
     def unknown(self) -> None:
         """Note that a renewal got no answer. The next one comes soon."""
-        before, self.in_doubt = self.in_doubt, True
-        soon = now() + min(self.claim.ttl / 10, 1.0)
-        self.due = min(soon, self.deadline) if self.renew else self.deadline
-        if not before and self.alive and (lease := self.lease()) is not None:
+        its = self.times
+        soon = now() + min(self.claim.ttl / 10, 1.0) if self.renew else NEVER
+        self.times = Times(its.deadline, min(soon, its.deadline), its.term, in_doubt=True)
+        if not its.in_doubt and self.alive and (lease := self.lease()) is not None:
             lease._announce_unknown()
 
     def expire(self) -> LeaseLost | None:
@@ -187,7 +215,10 @@ async def renew(port: Port, leases: Sequence[Lifetime], ttl: float | None = None
     Raises `LockUnavailable`; then all are unknown.
     """
     sent = port.now()
-    ttls = [lease.next_ttl(sent, ttl) for lease in leases]
+    ttls = [
+        ttl or its.claim.ttl if its.hold_until == NEVER else its.next_ttl(sent, ttl)
+        for its in leases
+    ]
     try:
         primitive = leases[0].claim.primitive
         refusals = await primitive.extend(port, [lease.claim for lease in leases], ttls)
@@ -198,13 +229,15 @@ async def renew(port: Port, leases: Sequence[Lifetime], ttl: float | None = None
     if any(refusals):
         refusals = await _put_back(port, leases, ttls, refusals)
     heard = port.now()
+    times = {its_ttl: Times.since(sent, its_ttl) for its_ttl in set(ttls)}
     for lease, its_ttl, refusal in zip(leases, ttls, refusals, strict=True):
         if refusal is None:
             # If the deadline came before the answer, that is final: others may have held the
             # lock since.
             if lease.sound(heard) or lease.expire() is None:
-                lease.claim.ttl = its_ttl if ttl is not None else lease.claim.ttl
-                lease.renewed(sent, its_ttl)
+                if ttl is not None:
+                    lease.claim.ttl = its_ttl
+                lease.renewed(sent, times[its_ttl])
         elif isinstance(refusal, LockUnavailable) or lease.closing:
             lease.unknown()  # closing: its release has overtaken this renewal
         else:
@@ -213,7 +246,7 @@ async def renew(port: Port, leases: Sequence[Lifetime], ttl: float | None = None
         if lease.notes is not None:
             with suppress(LockUnavailable):  # the next renewal does it
                 lease.told(await lease.notes.write(port))
-    errors = [refusal for refusal in refusals if isinstance(refusal, LockUnavailable)]
+    errors = [error for error in filter(None, refusals) if isinstance(error, LockUnavailable)]
     if len(errors) == len(leases):
         raise errors[0]
 

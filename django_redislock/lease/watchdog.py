@@ -7,10 +7,13 @@ is lost. The watchdog has only a weak reference to a lease: when the `Lease` obj
 nobody can release it any more, so it is left to expire, with a warning.
 
 A look costs what is due, however many leases there are: they are in a heap by the time at which
-they are due. Those that are due are renewed in the order of their deadlines, and a look ends after
-a moment even if some are left, so that a lease that lives for a second does not wait for thousands
-that live for a minute. All leases are looked through only as often as this process shows that it
-lives.
+they are due. Leases that one request has renewed stay together there, as a cohort, and the next
+request renews all that have not been released or extended by then. So a renewal costs each of them
+a few steps only.
+
+Those that are due are renewed in the order of their deadlines, and a look ends after a moment even
+if some are left, so that a lease that lives for a second does not wait for thousands that live for
+a minute. All leases are looked through only as often as this process shows that it lives.
 
 A lease is lost at its own deadline, and a request that gets no answer must not delay the callbacks
 for that. So a second thread minds the deadlines while the first one waits for answers. It is
@@ -35,8 +38,9 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Coroutine, Hashable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator, Sequence
+from operator import attrgetter, itemgetter
+from typing import Any, NamedTuple
 
 from redis import ConnectionPool
 from redis.exceptions import RedisError, ResponseError
@@ -53,7 +57,7 @@ from ..transport.inbox import Inbox
 from ..transport.ports import SyncPort
 from ..transport.server import Server, every
 from .holds import Held
-from .lifetime import A_SECOND, NEVER, LeaseState, Lifetime, renew
+from .lifetime import A_SECOND, NEVER, LeaseState, Lifetime, Times, renew
 from .register import PRESENCE, PRESENCE_EVERY, register, show_life
 
 logger = logging.getLogger("django_redislock")
@@ -80,12 +84,22 @@ Release = Callable[[Port], Coroutine[Any, Any, None]]
 """Releases a lease for the watchdog. It tries until Redis answers."""
 
 READY = -1.0
-"""The `Lifetime.at` of a lease that is due."""
+"""The `Times.at` of leases that are due, until they are renewed."""
 
 _order = itertools.count()
-"""Orders entries of a heap that have the same time, since lifetimes can't be compared."""
+"""Orders cohorts that have the same time, since lifetimes can't be compared."""
+_when_written = attrgetter("write_at")
 
-_Entries = list[tuple[float, int, Lifetime]]
+
+class Cohort(NamedTuple):
+    """All leases that share their times, or one lease. Whoever has other times by now has left
+    it."""
+
+    time: float
+    """When they are due; or, when they are, their deadline."""
+    order: int
+    times: Times
+    leases: Sequence[Lifetime]
 
 
 class Watchdog:
@@ -105,9 +119,11 @@ class Watchdog:
         """By token: leases that are to be tracked in the next look, or when the inbox is ready for
         that."""
         # Only the thread uses these two.
-        self._due: _Entries = []
+        self._due: list[Cohort] = []
         """The leases that are not due yet, by their due time."""
-        self._ready: dict[tuple[Hashable, ...], _Entries] = {}
+        self._kept = 0
+        """The number of leases in there, with those that have left."""
+        self._ready: dict[tuple[Hashable, ...], list[Cohort]] = {}
         """The leases that are due, the most urgent one last. One list has the leases that one
         request can renew."""
         self._next = NEVER
@@ -147,7 +163,7 @@ class Watchdog:
 
     def _remember(self, lease: Lifetime) -> None:
         self._news[lease.claim.token] = lease
-        self.look_by(lease.next)
+        self.look_by(min(lease.due, lease.write_at))
 
     def suspect(self, keys: Sequence[str] | None) -> None:
         """Renew the leases on these keys now, since somebody else has changed them. None: all."""
@@ -161,7 +177,7 @@ class Watchdog:
     def hurry(self) -> None:
         """Renew all leases now, except those that were renewed within a second."""
         for lease in self.register.lifetimes.copy().values():
-            if lease.renew and lease.due - now() < lease.term / 3 - A_SECOND:
+            if lease.renew and lease.due - now() < lease.times.term / 3 - A_SECOND:
                 lease.due = now()
                 self.reconsider(lease)
 
@@ -228,7 +244,11 @@ class Watchdog:
                 logger.exception("The watchdog failed; it goes on in a second.")
                 time.sleep(1.0)
                 self._ready.clear()
-                self._news.update(self.register.lifetimes.copy())  # the state is unknown
+                self._due.clear()
+                self._kept = 0
+                for lease in self.register.lifetimes.copy().values():
+                    lease.times.at = NEVER
+                    self._news[lease.claim.token] = lease
                 due = now()
             if not self._to_release:
                 self._settled.set()
@@ -255,41 +275,59 @@ class Watchdog:
     def _admit(self) -> float:
         """Enter the new leases. Return when the next lease or claim is due."""
         self.register.complete_all()
+        news: list[Lifetime] = []
         while self._news:
-            try:
-                _, lease = self._news.popitem()
-            except KeyError:  # the lease was released just now
-                break
-            self._schedule(lease)
-        if len(self._due) > 2 * len(self.register.lifetimes) + MOST_AT_ONCE:
-            # The rest are entries of leases that are no longer held.
-            self._due = [entry for entry in self._due if self._valid(*entry)]
+            with contextlib.suppress(KeyError):  # the lease was released just now
+                news.append(self._news.popitem()[1])
+        self._schedule(news)
+        if self._kept > 2 * len(self.register.lifetimes) + MOST_AT_ONCE:
+            # The rest are leases that are no longer held.
+            kept = [its._replace(leases=[*self._members(its)]) for its in self._due]
+            self._due = [its for its in kept if its.leases]
+            self._kept = sum(len(its.leases) for its in self._due)
             heapq.heapify(self._due)
-        while self._due and not self._valid(*self._due[0]):
-            heapq.heappop(self._due)
+        while self._due and next(self._members(self._due[0]), None) is None:
+            self._next_due()
         first = min((at for at, _ in tuple(self._unwatched.values())), default=NEVER)
-        return min(self._due[0][0], first) if self._due else first
+        return min(self._due[0].time, first) if self._due else first
 
-    def _valid(self, at: float, _: int, lease: Lifetime) -> bool:
-        return lease.at == at and lease.claim.token in self.register.lifetimes
+    def _next_due(self) -> Cohort:
+        its = heapq.heappop(self._due)
+        self._kept -= len(its.leases)
+        return its
 
-    def _schedule(self, lease: Lifetime, time: float = NEVER) -> None:
-        """Look at a lease when it is due. It is not looked at now if it lived at this `time`."""
-        if not lease.sound(time) and self._living(lease) is None:
-            return
-        if not lease.renew or lease.in_doubt or lease.term < SHORT:
-            self._deadlines.start()
-        lease.at, lease.early = lease.next, 0.0
-        if lease.renew:
-            self._shortest = min(self._shortest, lease.term)
-            if lease.at == lease.due:
-                lease.early = EARLY * lease.term / 3
-        heapq.heappush(self._due, (lease.at, next(_order), lease))
+    def _members(self, cohort: Cohort) -> Iterator[Lifetime]:
+        """Yield the leases that have not left it, and that are held."""
+        there = self.register.lifetimes
+        for its in cohort.leases:
+            if its.times is cohort.times and its.claim.token in there:
+                yield its
+
+    def _schedule(self, leases: Iterable[Lifetime]) -> None:
+        """Look at leases when they are due, and forget those that are over."""
+        cohorts: dict[Times, list[Lifetime]] = {}
+        for lease in leases:
+            cohorts.setdefault(lease.times, []).append(lease)
+        for times, its in cohorts.items():
+            if times.at != NEVER:
+                # Nothing is changed by now, or it is lost. The others of its cohort are not here.
+                for lease in its:
+                    self._living(lease)
+                continue
+            renew, at = its[0].renew, min(times.due, *map(_when_written, its))
+            if not renew or times.in_doubt or times.term < SHORT:
+                self._deadlines.start()
+            if renew:
+                self._shortest = min(self._shortest, times.term)
+            times.at = at
+            times.early = EARLY * times.term / 3 if renew and at == times.due else 0.0
+            self._kept += len(its)
+            heapq.heappush(self._due, Cohort(at, next(_order), times, its))
 
     def _living(self, lifetime: Lifetime) -> Held | None:
         """Return the lease if somebody has it and it is not over. Otherwise forget it."""
         lease = lifetime.lease()
-        if lease is not None and lifetime.sound(now()) and lease._holds.orphan is None:
+        if lease is not None and lifetime.kept(now()):
             return lease
         claim = lifetime.claim
         if lease is None:
@@ -316,36 +354,43 @@ class Watchdog:
 
     def _gather(self, until: float) -> list[Lifetime]:
         """Make ready what is due to be renewed. Return what is due to be written down."""
-        later = []
-        old = []
-        while self._due and self._due[0][0] - self._due[0][2].early <= until:
-            entry = heapq.heappop(self._due)
-            lease = entry[2]
-            if not self._valid(*entry) or self._living(lease) is None:
+        later: list[Lifetime] = []
+        old: list[Lifetime] = []
+        while self._due and self._due[0].time - self._due[0].times.early <= until:
+            _, order, times, every_lease = self._next_due()
+            leases = [its for its in every_lease if its.times is times]
+            if not leases:
                 continue
-            if lease.write_at <= until:
-                lease.write_at = until + PRESENCE
-                old.append(lease)
-            if lease.renew and lease.due - until <= EARLY * lease.term / 3:
-                lease.at = READY
-                ready = self._ready.setdefault(self._together(lease), [])
-                ready.append((lease.deadline, entry[1], lease))
-            else:  # it was extended meanwhile, or is not renewed
-                later.append(lease)
+            times.at = READY
+            if min(map(_when_written, leases)) <= until:
+                for lease in leases:
+                    if lease.write_at <= until and self._living(lease) is not None:
+                        lease.write_at = until + PRESENCE
+                        old.append(lease)
+            if leases[0].renew and times.due - until <= EARLY * times.term / 3:
+                # On a cluster, it may turn out late that they are in several slots.
+                for some in [[its] for its in leases] if self.server.clustered else [leases]:
+                    ready = self._ready.setdefault(self._together(some[0]), [])
+                    ready.append(Cohort(times.deadline, order, times, some))
+            else:  # they were to be written down, or are not renewed
+                times.at = NEVER
+                later += (its for its in leases if self._living(its) is not None)
         for ready in self._ready.values():
-            ready.sort(reverse=True)
-        for lease in later:
-            self._schedule(lease, until)
+            ready.sort(key=itemgetter(0, 1), reverse=True)
+        self._schedule(later)
         return old
 
     def _batch(self, together: tuple[Hashable, ...]) -> list[Lifetime]:
         """Return the most urgent leases that are ready and can be renewed in one request."""
-        ready = self._ready[together]
+        ready, time = self._ready[together], now()
         leases: list[Lifetime] = []
-        while ready and len(leases) < MOST_AT_ONCE:
-            lease = ready.pop()[2]
-            if self._valid(READY, 0, lease) and self._living(lease) is not None:
-                leases.append(lease)
+        while ready and (room := MOST_AT_ONCE - len(leases)) > 0:
+            cohort = ready.pop()
+            if rest := cohort.leases[room:]:
+                ready.append(cohort._replace(leases=rest))
+                cohort = cohort._replace(leases=cohort.leases[:room])
+            members = self._members(cohort)
+            leases += (its for its in members if its.kept(time) or self._living(its) is not None)
         if not ready:
             del self._ready[together]
         return leases
@@ -368,7 +413,9 @@ class Watchdog:
             over, pause = self._looks.get(), USUAL
             while not over.wait(pause):
                 time, pause = now(), MOMENT  # others may come meanwhile
-                for lease in self.register.lifetimes.copy().values():
+                every_lease = self.register.lifetimes.copy().values()
+                soon = [its for its in every_lease if its.times.deadline <= time + MOMENT]
+                for lease in soon:
                     if lease.deadline > time:
                         pause = min(pause, lease.deadline - time)
                         continue
@@ -397,17 +444,15 @@ class Watchdog:
                     silent |= self._failed(nodes)
                 else:
                     self._behind.discard(together)
-                answered = now()
-                for lease in leases:
-                    if lease.claim.token in self.register.lifetimes:
-                        self._schedule(lease, answered)
+                self._schedule(leases)
         if self._untracked:
             waiting, self._untracked = self._untracked, {}
             there = self.register.lifetimes
             self._track([lease for token, lease in waiting.items() if token in there])
         unwatched = self._written_by(began)
         if not silent and self._write_down([*(lease.claim for lease in old), *unwatched]):
-            self._track(old)
+            kinds = ((its, its.claim.primitive.kind) for its in old if its.renew)
+            self._track([its for its, kind in kinds if kind == "mutex"])
         else:
             for lease in old:
                 lease.write_at = began  # with its next renewal
@@ -445,28 +490,28 @@ class Watchdog:
                     break  # the others would take as long again
         return done
 
-    def _track(self, leases: Iterable[Lifetime]) -> None:
+    def _track(self, leases: Sequence[Lifetime]) -> None:
         """Let the server say at once if somebody else changes a lock of these leases.
 
         Only locks with one holder: those of several holders change with each of the others. And
         not on a cluster, nor on the servers of a Redlock.
         """
-        wanted = [its for its in leases if its.renew and its.claim.primitive.kind == "mutex"]
         pool = self._pool
-        if not wanted or self.server.clustered or not isinstance(pool, ConnectionPool):
+        if not leases or self.server.clustered or not isinstance(pool, ConnectionPool):
             return
-        box = self.server.kept(Inbox, wanted[0].claim.keys.prefix)
+        box = self.server.kept(Inbox, leases[0].claim.keys.prefix)
         box.follow(self)
         if (redirect := box.redirect) is None:
             if box.may_follow:
-                self._untracked.update((lease.claim.token, lease) for lease in wanted)
+                self._untracked.update((lease.claim.token, lease) for lease in leases)
             return
         within = min(PATIENCE * self._shortest, connections.BACKGROUND_TIMEOUT)
-        for start in range(0, len(wanted), MOST_AT_ONCE):
-            some = wanted[start : start + MOST_AT_ONCE]
+        for start in range(0, len(leases), MOST_AT_ONCE):
+            some = leases[start : start + MOST_AT_ONCE]
             for lease in some:
-                self._untracked.pop(lease.claim.token, None)
                 lease.tracked = True  # before: a message may come at once
+                if self._untracked:
+                    self._untracked.pop(lease.claim.token, None)
             keys = [its.lock for lease in some for its in lease.claim.renewed_keys]
             try:
                 there = subscription.track(pool, redirect, keys, within)
@@ -481,11 +526,11 @@ class Watchdog:
         """Look through all leases, and show that their process lives."""
         every_lease = self.register.lifetimes.copy().values()
         living = [lease for lease in every_lease if self._living(lease) is not None]
-        self._shortest = min((its.term for its in living if its.renew), default=NEVER)
+        self._shortest = min((its.times.term for its in living if its.renew), default=NEVER)
         if len(self._behind) > MOST_AT_ONCE:
             self._behind.clear()  # most are of leases that are gone
         # More time could cost a lease.
-        least = min((its.term for its in living), default=NEVER)
+        least = min((its.times.term for its in living), default=NEVER)
         within = min(PATIENCE * least, connections.BACKGROUND_TIMEOUT)
         for index in {its.claim.keys.index for its in living}:
             show_life(self._port(within), self.server, index, within)
@@ -505,11 +550,11 @@ class Watchdog:
         that end soon."""
         nodes = self._nodes_of(together)
         behind = together in self._behind or bool(self._failed(nodes) - {None})
-        return behind, len(nodes) > 1, self._ready[together][-1][0]
+        return behind, len(nodes) > 1, self._ready[together][-1].time
 
     def _nodes_of(self, together: tuple[Hashable, ...]) -> set[Node | None]:
         """Return the nodes of a cluster that a request goes to. Without a cluster: {None}."""
-        claim = self._ready[together][0][2].claim
+        claim = self._ready[together][0].leases[0].claim
         return {connections.node_of(self._pool, keys.lock) for keys in claim.renewed_keys}
 
     def _failed(self, nodes: set[Node | None]) -> set[Node | None]:
@@ -521,7 +566,7 @@ class Watchdog:
         news = any(lease.state != LeaseState.UNKNOWN for lease in leases)
         try:
             if ask:
-                within = PATIENCE * min(lease.term for lease in leases)
+                within = PATIENCE * min(lease.times.term for lease in leases)
                 run(renew(self._port(within, leases[0].terms), leases))
                 self._track([lease for lease in leases if lease.tracked and not lease.closing])
                 return True

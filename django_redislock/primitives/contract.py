@@ -79,8 +79,8 @@ class Port(Scripts, Protocol):
         `LEAST` if that is more. Infinity: each request may take as long as the CACHES entry
         says."""
 
-    def slot(self, key: str) -> int:
-        """Return the slot of a key: one script may have keys of the same slot only. On one
+    def slots(self, keys: Sequence[str]) -> Sequence[int]:
+        """Return the slot of each key: one script may have keys of the same slot only. On one
         primary, all keys have the same. That a server has slots may turn out only when it refuses
         a script: then their keys have other slots from then on."""
 
@@ -228,7 +228,7 @@ class Claim:
     @property
     def renewed_keys(self) -> tuple[Keys, ...]:
         """Keys of the locks that a renewal extends."""
-        return (*self.names, *self._timestamp_keys)
+        return (*self.names, *self._timestamp_keys) if self.keys.timestamp_key else self.names
 
     @property
     def _timestamp_keys(self) -> tuple[Keys, ...]:
@@ -446,8 +446,8 @@ MOST_AT_ONCE = 250
 def batches(port: Port, keys: Sequence[str], most: int) -> Iterator[list[int]]:
     """Positions of keys that may be given to one script, up to `most` at a time."""
     slots: dict[int, list[int]] = {}
-    for position, key in enumerate(keys):
-        slots.setdefault(port.slot(key), []).append(position)
+    for position, slot in enumerate(port.slots(keys)):
+        slots.setdefault(slot, []).append(position)
     for positions in slots.values():
         for start in range(0, len(positions), most):
             yield positions[start : start + most]

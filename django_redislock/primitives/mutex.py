@@ -290,7 +290,7 @@ Held = tuple[Keys, str, float]
 
 def another_ttl(claims: Sequence[Claim], ttls: Sequence[float]) -> bool:
     """Return whether a lease gets another ttl than it had, which is then written at its lock."""
-    return any(claim.ttl != ttl for claim, ttl in zip(claims, ttls, strict=True))
+    return [claim.ttl for claim in claims] != [*ttls]
 
 
 def extension(
@@ -306,9 +306,10 @@ def extension(
     keys += first.index, first.clock
     if why:
         keys += [its.gone(token) for its, token, _ in held]
-    args: list[Word] = [tokens.word(), int(store)]
+    args: list[Word] = [tokens.word(), str(int(store))]
+    lives = {ttl: str(milliseconds(ttl)) for ttl in {ttl for *_, ttl in held}}
     for _, token, ttl in held:
-        args += token, milliseconds(ttl)
+        args += token, lives[ttl]
     return Request("permits_extend" if permits else "mutex_extend", keys, args)
 
 
@@ -461,8 +462,8 @@ def _groups(port: Port, names: Sequence[Keys]) -> dict[str, Sequence[Keys]]:
     if len(names) == 1:
         return {names[0].lock: names}
     groups: dict[int, list[Keys]] = {}
-    for its in names:
-        groups.setdefault(port.slot(its.lock), []).append(its)
+    for its, slot in zip(names, port.slots([its.lock for its in names]), strict=True):
+        groups.setdefault(slot, []).append(its)
     return {group[0].lock: group for group in groups.values()}
 
 

@@ -241,8 +241,8 @@ class BasePort:
         """Wait for an answer, for so many seconds."""
         raise NotImplementedError
 
-    def slot(self, key: str) -> int:
-        return self._server.slot(key)
+    def slots(self, keys: Sequence[str]) -> Sequence[int]:
+        return [*map(self._server.slot, keys)] if self._server.clustered else [0] * len(keys)
 
     def _waker(self) -> Waker:
         # New for each registration: a wake-up that is still on its way when the waiter stops
