@@ -71,6 +71,12 @@ USUAL = 0.02
 SHORT = 6 * connections.BACKGROUND_TIMEOUT
 """The ttl, in seconds, below which a lease may end in a look that began before its renewal was
 due: two thirds of its ttl are left then, and a look may wait for four answers that don't come."""
+TRACKED_FROM = 3.0
+"""The ttl, in seconds, above which a lease is tracked. That of another one is renewed within a
+second, which tells of a loss as well."""
+MOST_TRACKED = 2000
+"""Leases that a process tracks at one server, which has to remember each of them anew after each
+renewal: the oldest ones."""
 PATIENCE = 1 / 6
 """A renewal that got no answer for this part of the ttl is sent again, over a new connection:
 so two may be lost, and the third is in time."""
@@ -448,11 +454,10 @@ class Watchdog:
         if self._untracked:
             waiting, self._untracked = self._untracked, {}
             there = self.register.lifetimes
-            self._track([lease for token, lease in waiting.items() if token in there])
+            self._track_more([lease for token, lease in waiting.items() if token in there])
         unwatched = self._written_by(began)
         if not silent and self._write_down([*(lease.claim for lease in old), *unwatched]):
-            kinds = ((its, its.claim.primitive.kind) for its in old if its.renew)
-            self._track([its for its, kind in kinds if kind == "mutex"])
+            self._track_more(old)
         else:
             for lease in old:
                 lease.write_at = began  # with its next renewal
@@ -490,12 +495,24 @@ class Watchdog:
                     break  # the others would take as long again
         return done
 
-    def _track(self, leases: Sequence[Lifetime]) -> None:
-        """Let the server say at once if somebody else changes a lock of these leases.
+    def _track_more(self, leases: Sequence[Lifetime]) -> None:
+        """Track these leases, too, as far as there is room.
 
-        Only locks with one holder: those of several holders change with each of the others. And
-        not on a cluster, nor on the servers of a Redlock.
+        Only locks with one holder: those of several holders change with each of the others.
         """
+        tracked = [its for its in leases if its.tracked]
+        new = [
+            its
+            for its in leases
+            if not its.tracked and its.renew and its.times.term > TRACKED_FROM
+            if its.claim.primitive.kind == "mutex"
+        ]
+        room = MOST_TRACKED - sum(its.tracked for its in self.register.lifetimes.copy().values())
+        self._track([*tracked, *new[: max(0, room)]])
+
+    def _track(self, leases: Sequence[Lifetime]) -> None:
+        """Let the server say at once if somebody else changes a lock of these leases. Not on a
+        cluster, nor on the servers of a Redlock."""
         pool = self._pool
         if not leases or self.server.clustered or not isinstance(pool, ConnectionPool):
             return

@@ -22,6 +22,7 @@ from django_redislock import (
     Semaphore,
     redis_lock,
 )
+from django_redislock.lease import watchdog as watchdog_module
 from django_redislock.lease.register import PRESENCE
 from django_redislock.lease.watchdog import watchdog
 from django_redislock.transport.inbox import Inbox
@@ -196,6 +197,30 @@ def test_permits_are_not_followed(api: Api, there: Redis) -> None:
     api.acquire(Semaphore("job", 3, ttl=TTL))
     lease = acquire(api, there, redis_lock("other", ttl=TTL))
     assert lease._lifetime.tracked
+
+
+def test_short_leases(api: Api, there: Redis) -> None:
+    """The next renewal tells within a second, so following them would only cost the server."""
+    lease = api.acquire(redis_lock("job", ttl=3))
+    eventually(lambda: there.exists(f"{KEY}:history"))  # the watchdog has looked at it
+    acquire(api, there, redis_lock("other", ttl=TTL))
+    assert not lease._lifetime.tracked
+    delete(there)
+    eventually(lambda: lease.state == LeaseState.LOST)
+
+
+def test_too_many(api: Api, there: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process has its oldest locks followed, however many it holds."""
+    monkeypatch.setattr(watchdog_module, "MOST_TRACKED", 1)
+    first = acquire(api, there)
+    second = api.acquire(redis_lock("other", ttl=6))
+    eventually(lambda: there.exists("redislock:{other}:history"))
+    assert there.info("stats")["tracking_total_keys"] == 1
+    assert (first._lifetime.tracked, second._lifetime.tracked) == (True, False)
+    there.delete("redislock:{other}")
+    eventually(lambda: second.state == LeaseState.LOST)  # at its next renewal
+    delete(there)
+    eventually(lambda: first.state == LeaseState.LOST, within=TOLD)
 
 
 def test_the_connection_is_lost(api: Api, there: Redis) -> None:
