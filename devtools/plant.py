@@ -428,8 +428,8 @@ FAULTS = [
     # The lease.
     Fault(
         "lease: a renewal counts from its answer",
-        "self.deadline = max(deadline(sent, ttl), self.deadline)",
-        "self.deadline = max(deadline(now(), ttl), self.deadline)",
+        "times = {its_ttl: Times.since(sent, its_ttl)",
+        "times = {its_ttl: Times.since(heard, its_ttl)",
         "tests/test_leases.py tests/test_model.py tests/test_renewal.py -k 'not planted'",
     ),
     Fault(
@@ -452,9 +452,21 @@ FAULTS = [
     ),
     Fault(
         "watchdog: it renews after the lease has ended",
-        "self.due = sent + ttl / 3 if self.renew",
-        "self.due = sent + ttl * 1.5 if self.renew",
+        "return cls(deadline(sent, ttl), sent + ttl / 3, ttl)",
+        "return cls(deadline(sent, ttl), sent + ttl * 1.5, ttl)",
         "tests/test_renewal.py tests/contract/test_migration.py -k 'renew'",
+    ),
+    Fault(
+        "watchdog: a cohort is kept twice when one of it is looked at",
+        "            if times.at != NEVER:",
+        "            if times.at == min(times.due, its[0].write_at):",
+        "tests/test_renewal.py -k Cohorts",
+    ),
+    Fault(
+        "watchdog: all locks are followed, however many and however short",
+        "room = MOST_TRACKED - sum(",
+        "new, room = leases, 10**9 - sum(",
+        "tests/faults/test_told_at_once.py -k 'short_leases or too_many'",
     ),
     Fault(
         "watchdog: a dropped lease is renewed for as long as the process lives",

@@ -336,15 +336,16 @@ class Watchdog:
         if lease is not None and lifetime.kept(now()):
             return lease
         claim = lifetime.claim
+        if claim.token not in self.register.lifetimes:  # it is being released, or was
+            return None
         if lease is None:
-            if claim.token in self.register.lifetimes:
-                self.forget(claim)
-                logger.warning(
-                    "The lease on %r, taken at %s, was dropped without being released. It is not "
-                    "renewed any more and ends with its ttl. Keep it, or write a with block.",
-                    claim.keys.name,
-                    claim.label,
-                )
+            self.forget(claim)
+            logger.warning(
+                "The lease on %r, taken at %s, was dropped without being released. It is not "
+                "renewed any more and ends with its ttl. Keep it, or write a with block.",
+                claim.keys.name,
+                claim.label,
+            )
         elif lifetime.over or lifetime.expire() is not None:
             self.forget(claim)
             return None
@@ -363,8 +364,8 @@ class Watchdog:
         later: list[Lifetime] = []
         old: list[Lifetime] = []
         while self._due and self._due[0].time - self._due[0].times.early <= until:
-            _, order, times, every_lease = self._next_due()
-            leases = [its for its in every_lease if its.times is times]
+            cohort = self._next_due()
+            times, leases = cohort.times, [*self._members(cohort)]
             if not leases:
                 continue
             times.at = READY
@@ -377,7 +378,7 @@ class Watchdog:
                 # On a cluster, it may turn out late that they are in several slots.
                 for some in [[its] for its in leases] if self.server.clustered else [leases]:
                     ready = self._ready.setdefault(self._together(some[0]), [])
-                    ready.append(Cohort(times.deadline, order, times, some))
+                    ready.append(Cohort(times.deadline, cohort.order, times, some))
             else:  # they were to be written down, or are not renewed
                 times.at = NEVER
                 later += (its for its in leases if self._living(its) is not None)
@@ -392,11 +393,10 @@ class Watchdog:
         leases: list[Lifetime] = []
         while ready and (room := MOST_AT_ONCE - len(leases)) > 0:
             cohort = ready.pop()
-            if rest := cohort.leases[room:]:
+            some, rest = cohort.leases[:room], cohort.leases[room:]
+            if rest:
                 ready.append(cohort._replace(leases=rest))
-                cohort = cohort._replace(leases=cohort.leases[:room])
-            members = self._members(cohort)
-            leases += (its for its in members if its.kept(time) or self._living(its) is not None)
+            leases += (its for its in some if its.kept(time) or self._living(its) is not None)
         if not ready:
             del self._ready[together]
         return leases

@@ -24,7 +24,8 @@ from django_redislock import (
 from django_redislock.fencing import Fence
 from django_redislock.lease.register import register
 from django_redislock.primitives.contract import MOST_AT_ONCE
-from django_redislock.transport.server import Server, server_of
+from django_redislock.transport.ports import BasePort
+from django_redislock.transport.server import server_of
 from tests.calling import at_length
 from tests.contract.api import Api, queued
 from tests.contract.test_mutex import round_trips
@@ -48,7 +49,9 @@ def elsewhere(api: Api, lock: redis_lock | MultiLock, wait: float | None = 0) ->
 def grouping(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """As on one primary, and as on a cluster: each name in a script of its own."""
     if request.param == "apart":
-        monkeypatch.setattr(Server, "slot", lambda self, key: crc32(key.encode()))
+        monkeypatch.setattr(
+            BasePort, "slots", lambda _, keys: [crc32(key.encode()) for key in keys]
+        )
         at_length(monkeypatch)
     return str(request.param)
 

@@ -12,7 +12,7 @@ from redis import Redis
 from devtools.redis_server import RedisServer
 from django_redislock import LeaseState, LockUnavailable, MultiLock, redis_lock
 from django_redislock.transport import ports
-from django_redislock.transport.server import Server
+from django_redislock.transport.ports import BasePort
 from tests.caches import caches, entry
 from tests.calling import at_length
 from tests.contract.api import Api
@@ -48,7 +48,7 @@ def test_a_node_of_a_cluster_is_away(
 ) -> None:
     """While it waits for that one, it keeps nobody from the names that are elsewhere; and it has
     all of them when it is back."""
-    monkeypatch.setattr(Server, "slot", lambda self, key: crc32(key.encode()))
+    monkeypatch.setattr(BasePort, "slots", lambda _, keys: [crc32(key.encode()) for key in keys])
     at_length(monkeypatch)
     rule = proxy.on(
         lambda words: ACQUIRE(words) and words[3] == key(away).encode(), fault, times=FOR_EVER
@@ -112,7 +112,7 @@ def test_a_node_of_a_cluster_is_away_at_the_release(
     api: Api, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The release that is repeated finds that the other names are free, which is no loss."""
-    monkeypatch.setattr(Server, "slot", lambda self, key: crc32(key.encode()))
+    monkeypatch.setattr(BasePort, "slots", lambda _, keys: [crc32(key.encode()) for key in keys])
     at_length(monkeypatch)
     lease = api.acquire(MultiLock(NAMES))
     real = ports.BasePort.script
