@@ -545,7 +545,7 @@ class TestManyLeases:
             assert lease
             eventually(lambda before=before: len(looks) > before)
             lease.release()
-        assert len(watched._due) <= renewal_module.MOST_AT_ONCE + 2
+        assert watched._due.size <= renewal_module.MOST_AT_ONCE + 2
         assert not watched._news
         assert not watched.register.lifetimes
 

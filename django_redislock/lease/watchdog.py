@@ -32,15 +32,14 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import heapq
 import itertools
 import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator, Sequence
-from operator import attrgetter, itemgetter
-from typing import Any, NamedTuple
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Sequence
+from operator import itemgetter
+from typing import Any
 
 from redis import ConnectionPool
 from redis.exceptions import RedisError, ResponseError
@@ -59,11 +58,10 @@ from ..transport.server import Server, every
 from .holds import Held
 from .lifetime import A_SECOND, NEVER, LeaseState, Lifetime, Times, renew
 from .register import PRESENCE, PRESENCE_EVERY, register, show_life
+from .schedule import EARLY, Cohort, Schedule
 
 logger = logging.getLogger("django_redislock")
 
-EARLY = 0.25
-"""A renewal may come early by this part of its interval, so that batches form."""
 MOMENT = 0.1
 """Seconds after which a look ends. The next look sees what has become more urgent."""
 USUAL = 0.02
@@ -92,21 +90,6 @@ Release = Callable[[Port], Coroutine[Any, Any, None]]
 READY = -1.0
 """The `Times.at` of leases that are due, until they are renewed."""
 
-_order = itertools.count()
-"""Orders cohorts that have the same time, since lifetimes can't be compared."""
-_when_written = attrgetter("write_at")
-
-
-class Cohort(NamedTuple):
-    """All leases that share their times, or one lease. Whoever has other times by now has left
-    it."""
-
-    time: float
-    """When they are due; or, when they are, their deadline."""
-    order: int
-    times: Times
-    leases: Sequence[Lifetime]
-
 
 class Watchdog:
     """Renews the leases at one server, and releases leases there in the background."""
@@ -125,10 +108,7 @@ class Watchdog:
         """By token: leases that are to be tracked in the next look, or when the inbox is ready for
         that."""
         # Only the thread uses these two.
-        self._due: list[Cohort] = []
-        """The leases that are not due yet, by their due time."""
-        self._kept = 0
-        """The number of leases in there, with those that have left."""
+        self._due = Schedule(self.register)
         self._ready: dict[tuple[Hashable, ...], list[Cohort]] = {}
         """The leases that are due, the most urgent one last. One list has the leases that one
         request can renew."""
@@ -251,7 +231,6 @@ class Watchdog:
                 time.sleep(1.0)
                 self._ready.clear()
                 self._due.clear()
-                self._kept = 0
                 for lease in self.register.lifetimes.copy().values():
                     lease.times.at = NEVER
                     self._news[lease.claim.token] = lease
@@ -286,28 +265,7 @@ class Watchdog:
             with contextlib.suppress(KeyError):  # the lease was released just now
                 news.append(self._news.popitem()[1])
         self._schedule(news)
-        if self._kept > 2 * len(self.register.lifetimes) + MOST_AT_ONCE:
-            # The rest are leases that are no longer held.
-            kept = [its._replace(leases=[*self._members(its)]) for its in self._due]
-            self._due = [its for its in kept if its.leases]
-            self._kept = sum(len(its.leases) for its in self._due)
-            heapq.heapify(self._due)
-        while self._due and next(self._members(self._due[0]), None) is None:
-            self._next_due()
-        first = min((at for at, _ in tuple(self._unwatched.values())), default=NEVER)
-        return min(self._due[0].time, first) if self._due else first
-
-    def _next_due(self) -> Cohort:
-        its = heapq.heappop(self._due)
-        self._kept -= len(its.leases)
-        return its
-
-    def _members(self, cohort: Cohort) -> Iterator[Lifetime]:
-        """Yield the leases that have not left it, and that are held."""
-        there = self.register.lifetimes
-        for its in cohort.leases:
-            if its.times is cohort.times and its.claim.token in there:
-                yield its
+        return min([self._due.next(), *(at for at, _ in tuple(self._unwatched.values()))])
 
     def _schedule(self, leases: Iterable[Lifetime]) -> None:
         """Look at leases when they are due, and forget those that are over."""
@@ -320,15 +278,11 @@ class Watchdog:
                 for lease in its:
                     self._living(lease)
                 continue
-            renew, at = its[0].renew, min(times.due, *map(_when_written, its))
-            if not renew or times.in_doubt or times.term < SHORT:
+            if not its[0].renew or times.in_doubt or times.term < SHORT:
                 self._deadlines.start()
-            if renew:
+            if its[0].renew:
                 self._shortest = min(self._shortest, times.term)
-            times.at = at
-            times.early = EARLY * times.term / 3 if renew and at == times.due else 0.0
-            self._kept += len(its)
-            heapq.heappush(self._due, Cohort(at, next(_order), times, its))
+            self._due.add(times, its)
 
     def _living(self, lifetime: Lifetime) -> Held | None:
         """Return the lease if somebody has it and it is not over. Otherwise forget it."""
@@ -363,13 +317,10 @@ class Watchdog:
         """Make ready what is due to be renewed. Return what is due to be written down."""
         later: list[Lifetime] = []
         old: list[Lifetime] = []
-        while self._due and self._due[0].time - self._due[0].times.early <= until:
-            cohort = self._next_due()
-            times, leases = cohort.times, [*self._members(cohort)]
-            if not leases:
-                continue
+        for cohort in self._due.due(until):
+            times, leases = cohort.times, cohort.leases
             times.at = READY
-            if min(map(_when_written, leases)) <= until:
+            if cohort.to_write <= until:
                 for lease in leases:
                     if lease.write_at <= until and self._living(lease) is not None:
                         lease.write_at = until + PRESENCE
