@@ -15,10 +15,10 @@ import textwrap
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import date
-from functools import lru_cache, partial
+from functools import lru_cache, partial, wraps
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -522,6 +522,36 @@ class TestOtherCallables:
         except TypeError:
             name = "job"
         assert name == "job"
+
+    @pytest.mark.parametrize(
+        "decorator", [redis_lock("job"), once("job"), single_flight("job")], ids=repr
+    )
+    @pytest.mark.parametrize("hide", [contextmanager, asynccontextmanager, lru_cache])
+    def test_a_plain_function_that_returns_a_generator(self, hide: Any, decorator: Any) -> None:
+        """What hides a generator is refused: its body would run after the call, and so without
+        the lock. Below it, the generator is decorated."""
+
+        def generator() -> Iterator[str]:
+            yield current_lease().name
+
+        async def agenerator() -> AsyncIterator[str]:
+            yield current_lease().name
+
+        body: Any = agenerator if hide is asynccontextmanager else generator
+        with pytest.raises(TypeError, match="decorate the generator itself, below"):
+            decorator(hide(body))()
+        with contextmanager(redis_lock("job")(generator))() as name:
+            assert name == "job"
+
+    def test_a_plain_function_that_uses_up_a_generator(self) -> None:
+        """Its result is there when the call ends, and so is one that is only iterated later."""
+        function = plain(lambda: (number for number in (1, 2)))
+        assert [*redis_lock("job")(function)()] == [1, 2]
+
+        def generator() -> Iterator[str]:
+            yield current_lease().name
+
+        assert redis_lock("job")(wraps(generator)(lambda: [*generator()]))() == ["job"]
 
 
 class TestForgotten:

@@ -17,7 +17,9 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AsyncContextDecorator, ContextDecorator
 from functools import partial
+from types import AsyncGeneratorType, GeneratorType
 from typing import Any
 
 from asgiref.sync import AsyncToSync, iscoroutinefunction
@@ -151,6 +153,11 @@ def of_function(function: Callable[..., Any]) -> str:
     return people.of_code(code, code.co_firstlineno)
 
 
+_LATER = (GeneratorType, AsyncGeneratorType, ContextDecorator, AsyncContextDecorator)
+"""What a call may return before a generator has begun. The last two are what contextlib's
+`contextmanager` and `asynccontextmanager` make of one."""
+
+
 def call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return the result of a function that must end while its lock is held."""
     result = function(*args, **kwargs)
@@ -159,5 +166,10 @@ def call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
         raise TypeError(
             f"{function!r} does not look like a coroutine function and returns a "
             f"coroutine, which would run without the lock: decorate the coroutine function"
+        )
+    if isinstance(result, _LATER) and kind_of(written(function)).endswith("generator"):
+        raise TypeError(
+            f"{function!r} does not look like a generator, and returns what one does later, "
+            f"without the lock: decorate the generator itself, below @contextmanager, for example"
         )
     return result
