@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import inspect
-import os
-import signal
 import time
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, _SubParsersAction
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from contextvars import ContextVar
 from functools import partial, wraps
 from typing import Any
@@ -17,6 +15,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from .base.clock import now
 from .base.exceptions import LeaseLost, LockNotAcquired, LockUnavailable
+from .base.process import SIGNALLED, ended_by_signals
 from .inspection.waiting_line import progress_line, waiting_line
 from .lease.lease import Lease
 from .lease.lock import Lock, OnConflict_co, Options
@@ -31,9 +30,6 @@ UNAVAILABLE = 69
 LOST = 76
 
 INSIDE = 'write lock_options = {{"reentrant": True}} in the class of the inner command'
-
-_ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-"""Signals that end a process without an exception, unless a handler raises one."""
 
 _LOOK = 0.5
 """Seconds between two looks whether the lease is lost."""
@@ -178,7 +174,7 @@ class LockedCommand(BaseCommand):
         lease = None
         quiet = not options.get("verbosity", 1)
         try:
-            with _ended_by_signals(), ExitStack() as stack:
+            with ended_by_signals(), ExitStack() as stack:
                 with waiting_line(lock, Stderr(self.stderr), quiet=quiet):
                     # The lock itself would refuse to skip the body of a with statement.
                     lease = stack.enter_context(acquire(lock))
@@ -225,47 +221,11 @@ class LockedCommand(BaseCommand):
         return type(self).__module__.rpartition(".")[2]
 
 
-class _Ended(SystemExit):
-    """A signal ends the command."""
-
-
-_SIGNALLED = (_Ended, KeyboardInterrupt)
-
-
-@contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """Let signals leave the block by an exception, so that its lock is released. The kernel would
-    end the process there and then, or do nothing if it is the first process of a container.
-
-    A handler of the project stays, and an ignored signal is ignored.
-    """
-    process = os.getpid()
-
-    def end(number: int, _frame: object) -> None:
-        if os.getpid() != process:  # a forked child ends as without us
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(number)
-        raise _Ended(128 + number)  # the exit code that a shell has for it
-
-    handled = []
-    try:
-        for number in _ENDING:
-            if signal.getsignal(number) is signal.SIG_DFL:
-                with suppress(ValueError):  # only the main thread may do that
-                    signal.signal(number, end)
-                    handled.append(number)
-        yield
-    finally:
-        for number in handled:
-            if signal.getsignal(number) is end:
-                signal.signal(number, signal.SIG_DFL)
-
-
 def _linger(lease: Lease, until: float, kind: type[BaseException] | None, *_: object) -> None:
     """Hold the lease until then, unless a signal ends the command or this, or the lease ends."""
-    if kind is not None and issubclass(kind, _SIGNALLED):
+    if kind is not None and issubclass(kind, SIGNALLED):
         return
-    with suppress(*_SIGNALLED):  # the command itself has ended
+    with suppress(*SIGNALLED):  # the command itself has ended
         while lease._lifetime.alive and (left := until - now()) > 0:
             time.sleep(min(left, _LOOK))
 

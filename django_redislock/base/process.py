@@ -8,9 +8,11 @@ in multiprocessing. A server that forks in C may not let Python know: uWSGI does
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 # Locks of threads that an exception from outside can't leave locked.
@@ -96,3 +98,41 @@ def by_a_handler(error: BaseException) -> bool:
             if given is interrupted or (isinstance(given, tuple) and interrupted in given):
                 return True
     return False
+
+
+class Ended(SystemExit):
+    """A signal ends the command."""
+
+
+SIGNALLED = (Ended, KeyboardInterrupt)
+_ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+"""Signals that end a process without an exception, unless a handler raises one."""
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Let signals leave the block by an exception, so that its lock is released. The kernel would
+    end the process there and then, or do nothing if it is the first process of a container.
+
+    A handler of the project stays, and an ignored signal is ignored.
+    """
+    process = os.getpid()
+
+    def end(number: int, _frame: object) -> None:
+        if os.getpid() != process:  # a forked child ends as without us
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        raise Ended(128 + number)  # the exit code that a shell has for it
+
+    handled = []
+    try:
+        for number in _ENDING:
+            if signal.getsignal(number) is signal.SIG_DFL:
+                with suppress(ValueError):  # only the main thread may do that
+                    signal.signal(number, end)
+                    handled.append(number)
+        yield
+    finally:
+        for number in handled:
+            if signal.getsignal(number) is end:
+                signal.signal(number, signal.SIG_DFL)

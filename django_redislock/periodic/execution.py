@@ -26,7 +26,7 @@ from ..base.callables import call
 from ..base.clock import now
 from ..base.exceptions import LeaseLost, LockUnavailable, TooManyResumptions
 from ..base.people import log_extra
-from ..base.process import rlock
+from ..base.process import SIGNALLED, Ended, rlock
 from ..lease import claims, notes
 from ..lease.holds import Cancellation, Hold
 from ..lease.lease import Lease
@@ -218,7 +218,7 @@ def _outcome(lease: Lease, error: BaseException | None) -> tuple[RunOutcome, str
         return RunOutcome.LOST, people.clean(lease._lifetime.lost.why)
     if error is None:
         return RunOutcome.DONE, ""
-    if isinstance(error, asyncio.CancelledError) and _cancelled():
+    if isinstance(error, Ended) or (isinstance(error, asyncio.CancelledError) and _cancelled()):
         return RunOutcome.LOST, STOPPED
     return RunOutcome.FAILED, people.clean(f"{type(error).__name__}: {people.message(error)}")
 
@@ -247,7 +247,7 @@ def perform(job_run: JobRun) -> RunInfo | None:
             job_run.keep(lease)
     except (LeaseLost, TooManyResumptions) as lost:
         ended = ended or run(job_run.end(SyncPort(job_run.server), None, lost))
-    if isinstance(error, KeyboardInterrupt):
+    if isinstance(error, SIGNALLED):
         raise error
     return ended
 
@@ -269,6 +269,8 @@ async def aperform(job_run: JobRun) -> RunInfo | None:
             job_run.keep(lease)
     except (LeaseLost, TooManyResumptions) as lost:
         ended = ended or await job_run.end(port, None, lost)
+    if isinstance(error, Ended):
+        raise error
     return ended
 
 

@@ -113,6 +113,23 @@ def hangs(path: str, every: str) -> None:
     serve("--grace=0")
 
 
+def by_hand(kind: str) -> None:
+    """A run by hand, of a function or of a coroutine that goes on for ever."""
+    forever = 3600
+
+    @periodic(every=forever, name="function")
+    def function() -> None:
+        say("runs")
+        time.sleep(forever)
+
+    @periodic(every=forever, name="coroutine")
+    async def coroutine() -> None:
+        say("runs")
+        await asyncio.sleep(forever)
+
+    call_command("runperiodic", kind)
+
+
 def announces(every: str) -> None:
     """A job that writes a line of its own, on a terminal."""
 

@@ -174,6 +174,30 @@ class TestByHand:
         assert held
         assert redis_lock("periodic:job").holder() is None
 
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+    @pytest.mark.parametrize("kind", ["function", "coroutine"])
+    def test_a_signal(self, kind: str, number: signal.Signals, start: Start, make: Make) -> None:
+        """The run ends, as that of a scheduler does, and its lock is free at once."""
+        make(name=kind)
+        worker = start("tests.periodic.programs:by_hand", kind)
+        assert worker.says() == "runs"
+        worker.signal(number)
+        assert worker.ends() == 128 + number
+        assert redis_lock(f"periodic:{kind}").holder() is None
+        [run] = Ledger().runs(kind)
+        assert (run.outcome, run.why) == (RunOutcome.LOST, "its scheduler was stopped")
+
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+    def test_a_signal_after_the_job(
+        self, number: signal.Signals, make: Make, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The rest of at_least_for is cut short."""
+        monkeypatch.setattr(command.time, "sleep", lambda _seconds: signal.raise_signal(number))
+        make(at_least_for=60)
+        assert runperiodic("job").code == 0
+        assert outcomes("job") == ["done"]
+        assert redis_lock("periodic:job").holder() is None
+
 
 class TestOnce:
     """`runperiodic --once`, for cron."""

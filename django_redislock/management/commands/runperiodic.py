@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,6 +15,7 @@ from ...base.background import start
 from ...base.clock import now
 from ...base.exceptions import LockUnavailable
 from ...base.people import server_time
+from ...base.process import SIGNALLED, ended_by_signals
 from ...commands import BUSY, LOST, UNAVAILABLE
 from ...inspection.sheet import Column
 from ...inspection.waiting_line import TerminalLine
@@ -87,7 +89,8 @@ class Command(OperatorCommand):
             printer = Printer(self, options)
             printer.lines(printer.table(_COLUMNS, found) if found else [NO_JOBS])
         elif options["job"] is not None:
-            _run_by_hand(job_of_name(options["job"], found))
+            with ended_by_signals():
+                _run_by_hand(job_of_name(options["job"], found))
         else:
             return Scheduler(found, self, options).run()
         return 0
@@ -107,7 +110,8 @@ def _run_by_hand(job: Job) -> None:
     ended = asyncio.run(aperform(job_run)) if job.asynchronous else perform(job_run)
     if job_run.kept is not None:
         release, until = job_run.kept
-        time.sleep(max(0.0, until - now()))
+        with suppress(*SIGNALLED):  # the job itself has ended
+            time.sleep(max(0.0, until - now()))
         release()
     if ended is None:
         raise CommandError("Its outcome could not be recorded in Redis.", returncode=UNAVAILABLE)
