@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import copy
 import gc
 import inspect
 import itertools
 import logging
 import os
+import pickle
 import subprocess
 import sys
 import textwrap
@@ -46,6 +48,7 @@ from django_redislock import (
     single_flight,
 )
 from django_redislock.primitives.contract import run
+from django_redislock.testing import locks_held_elsewhere
 from tests.contract.api import Api
 from tests.waiting import PATIENCE
 
@@ -554,6 +557,11 @@ class TestOtherCallables:
         assert redis_lock("job")(wraps(generator)(lambda: [*generator()]))() == ["job"]
 
 
+def held_by_another_thread(lock: Any) -> None:
+    with locks_held_elsewhere(lock):
+        assert redis_lock("job").holder().label == "locks_held_elsewhere()"
+
+
 class TestForgotten:
     """A lock that is made and not used has locked nothing: developers are told."""
 
@@ -587,8 +595,11 @@ class TestForgotten:
             lambda lock: lock.acquire().release(),
             lambda lock: lock(lambda: None),
             lambda lock: lock.name,
+            pickle.dumps,
+            copy.copy,
+            held_by_another_thread,
         ],
-        ids=["holder", "acquire", "decorates", "name"],
+        ids=["holder", "acquire", "decorates", "name", "pickled", "copied", "held elsewhere"],
     )
     def test_used(self, use: Callable[[Any], Any], recwarn: pytest.WarningsRecorder) -> None:
         """Whatever is done with it counts, also to decorate what nobody calls."""

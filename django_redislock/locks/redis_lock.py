@@ -122,6 +122,10 @@ class redis_lock(FunctionDecorator[OnConflict_co], Lock):
             self._used = True
             return super().__getattr__(name)
 
+    def __getstate__(self) -> Any:
+        self._used = True  # by its copy, perhaps in another process
+        return super().__getstate__()
+
     def _lock_for(self, name: str, where: str) -> Lock:
         return self._renamed(name, where)
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from copy import copy
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from types import SimpleNamespace
@@ -334,7 +335,8 @@ def _elsewhere(locks: Sequence[str | Lock]) -> Iterator[None]:
 
 @contextmanager
 def _of_another_thread(lock: Lock) -> Iterator[None]:
-    its = lock._copy(type(lock), "locks_held_elsewhere()")
+    its = copy(lock)
+    its._label = its._label or "locks_held_elsewhere()"
     with ThreadPoolExecutor(1, "elsewhere") as thread:
         lease = thread.submit(acquire, its, 0).result()
     try:
