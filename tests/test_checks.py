@@ -290,6 +290,9 @@ class TestE001:
             (message,) = static()
             assert message.msg.startswith("REDISLOCK['LOCKS']['a']: a semaphore needs a limit")
             assert '"LIMIT": 3' in message.hint
+        with configured(LOCKS={"a": {"KIND": "redlock"}}):
+            (message,) = static()
+            assert '|= {"USING": ["redis-a", "redis-b", "redis-c"]}' in message.hint
         with configured(LOCKS={"a": {"KIND": "latch", "LIMIT": 0}}):
             assert [str(message.msg).partition(": ")[0] for message in static()] == [
                 "REDISLOCK['LOCKS']['a']['KIND']",

@@ -266,11 +266,18 @@ def _remedy(path: tuple[Any, ...]) -> str:
     return renamed(place, key, alike[0]) if alike else f"del {redislock(*path)}"
 
 
+_COMPLETIONS: tuple[dict[str, Any], ...] = (
+    {"LIMIT": 3},
+    {"USING": ["redis-a", "redis-b", "redis-c"]},
+    *({"KIND": kind} for kind in ("redlock", "timestamp", "mutex")),
+)
+
+
 def _completion(path: tuple[Any, ...]) -> str:
     """Return the line that makes a lock of an entry whose settings are right one by one."""
     key, name = path
     entry = source()[key][name]
-    for values in ({"LIMIT": 3}, {"KIND": "redlock"}, {"KIND": "timestamp"}, {"KIND": "mutex"}):
+    for values in _COMPLETIONS:
         with suppress(ImproperlyConfigured):
             conf.parse({key: {name: {**entry, **values}}})
             return f"{redislock(*path)} |= {written(values)}"
