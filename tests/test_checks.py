@@ -245,7 +245,26 @@ class Scopes:
 
 
 class TestE005:
-    """SCOPE is no function that can be called."""
+    """SCOPE or VIEW_RESPONSE is no function that can be called."""
+
+    @pytest.mark.parametrize("response", ["shop.views.busy", "tests.test_checks.LOCATION"])
+    @pytest.mark.parametrize("where", ["project", "entry"])
+    def test_a_response(self, response: str, where: str) -> None:
+        """The first conflict would be an error of the server; the hint says what to write."""
+        settings: dict[str, Any] = {"VIEW_RESPONSE": response}
+        if where == "entry":
+            settings = {"LOCKS": {"shop:*": settings}}
+        with configured(**settings):
+            (message,) = static()
+        assert ids([message]) == ["E005"]
+        assert str(message.msg).startswith(f"REDISLOCK['VIEW_RESPONSE'], {response!r}, ")
+        assert "'shop.views.busy', and in shop/views.py: def busy(" in str(message.hint)
+
+    @pytest.mark.parametrize("response", ["tests.test_checks.static", Scopes().waits, None])
+    def test_a_response_that_can_be_called(self, response: Any) -> None:
+        """A view may be asynchronous, and its response, too."""
+        with configured(VIEW_RESPONSE=response):
+            assert static() == []
 
     @pytest.mark.parametrize(
         ("scope", "says"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from difflib import SequenceMatcher, get_close_matches
 from fnmatch import fnmatchcase
@@ -82,6 +82,7 @@ def settings_findings() -> Iterator[Finding]:
     for name in ("", *entries()):
         yield from [*_after_loss(name), *_unavailable(name)]
     yield from [*_scopes()] or _tenants()
+    yield from _responses()
     for name in entries():
         if "{" in name or "}" in name:
             pattern = re.sub("{[^}]*}?", "*", name).replace("}", "")
@@ -183,21 +184,34 @@ _FUNCTION = (
 
 def _scopes() -> Iterator[Finding]:
     """Return the findings about functions in `SCOPE` that can't be called."""
-    for scope in dict.fromkeys(its.scope for its in policies() if its.scope is not None):
-        what, wrong = "REDISLOCK['SCOPE']", ""
+
+    def fits(function: Any) -> bool:
+        plain = callable(function) and kind_of(function) == "function"
+        return plain and not Parameters(function).needed()
+
+    return _functions("SCOPE", fits, "plain function without arguments", _PATH, _FUNCTION)
+
+
+def _responses() -> Iterator[Finding]:
+    """Return the findings about functions in `VIEW_RESPONSE` that can't be called."""
+    how = "and in shop/views.py: def busy(request, error): return the response"
+    return _functions("VIEW_RESPONSE", callable, "function", "shop.views.busy", how)
+
+
+def _functions(
+    field: str, fits: Callable[[Any], bool], must: str, path: str, how: str
+) -> Iterator[Finding]:
+    given = (getattr(policy, field.lower()) for policy in policies())
+    for function in dict.fromkeys(one for one in given if one is not None):
+        what, wrong = f"REDISLOCK[{field!r}]", ""
         try:
-            function = function_of(scope, what)
-            plain = callable(function) and kind_of(function) == "function"
-            if not plain or Parameters(function).needed():
-                wrong = f"{what}, {scope!r}, is no plain function without arguments."
+            if not fits(function_of(function, what)):
+                wrong = f"{what}, {function!r}, is no {must}."
         except Exception as error:  # a module may raise anything when it is imported
             wrong = str(error)
         if wrong:
-            yield Finding(
-                id="redislock.E005",
-                message=wrong,
-                hint=f"Write a dotted path, such as {_PATH!r}, {_FUNCTION}.",
-            )
+            hint = f"Write a dotted path, such as {path!r}, {how}."
+            yield Finding(id="redislock.E005", message=wrong, hint=hint)
 
 
 _TENANT_APPS = ("django_tenants", "tenant_schemas", "django_pgschemas")
