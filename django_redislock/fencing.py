@@ -28,7 +28,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from asgiref.sync import sync_to_async
-from django.db import NotSupportedError, models, router, transaction
+from django.db import DatabaseError, NotSupportedError, models, router, transaction
 from django.utils.translation import gettext_lazy as _
 
 from .base.exceptions import StaleLease, StaleRead
@@ -377,7 +377,11 @@ class FencedModel(models.Model):
 
     def save(self, *args: Any, lease: Lease | int | None = None, **kwargs: Any) -> None:
         with self._fenced(lease, kwargs) as exists:
-            if not exists:
+            if not exists and (kwargs.get("force_update") or kwargs.get("update_fields")):
+                if self.pk is not None:  # else Django says so
+                    error = getattr(self, "NotUpdated", DatabaseError)  # Django has it from 6.0 on
+                    raise error(f"{self._meta.label} {self.pk!r} has no row to update.")
+            elif not exists:
                 # Django would try an UPDATE first, and could hit a row that was made meanwhile.
                 kwargs["force_insert"] = (place(type(self))[0],)
             super().save(*args, **kwargs)
@@ -385,10 +389,11 @@ class FencedModel(models.Model):
     def delete(
         self, *args: Any, lease: Lease | int | None = None, **kwargs: Any
     ) -> tuple[int, dict[str, int]]:
+        kwargs.update(zip(("using", "keep_parents"), args, strict=False))
         with self._fenced(lease, kwargs) as exists:
             if not exists and self.pk is not None:
                 return 0, {}
-            return super().delete(*args, **kwargs)
+            return super().delete(**kwargs)
 
     async def asave(self, *args: Any, **kwargs: Any) -> None:
         await sync_to_async(self.save)(*args, **kwargs)

@@ -490,6 +490,22 @@ class TestSaving:
         with pytest.raises(StaleLease):
             Display(product_ptr=parent, name="late").save(lease=OLD, using=alias)
 
+    @pytest.mark.parametrize("only", [{"force_update": True}, {"update_fields": ["name"]}])
+    def test_only_a_row_that_exists(self, only: dict[str, Any], alias: str, book: Book) -> None:
+        """An update of a row that does not exist fails as Django's does, and inserts none."""
+        with pytest.raises(DatabaseError, match="has no row to update"):
+            Product(pk=book.pk + 1, name="next").save(lease=NEW, using=alias, **only)
+        with pytest.raises(ValueError, match="no primary key"):
+            Product(name="next").save(lease=NEW, using=alias, **only)
+        Product(pk=book.pk, name="globe").save(lease=NEW, using=alias, **only)
+        assert Product.objects.using(alias).get().name == "globe"
+
+    def test_deleting_from_another_database(self, alias: str, book: Book) -> None:
+        """As in Django, the database may be given by its position."""
+        product = Product.objects.using(alias).fenced(NEW).get()
+        assert product.delete(alias, lease=NEW)[0] == 3
+        assert Product(pk=book.pk).delete(alias, False, lease=NEW) == (0, {})
+
     def test_deleting_an_instance_made_by_hand(self, alias: str, book: Book) -> None:
         """The row with its key is deleted, if there is one."""
         Product.objects.using(alias).fenced(NEW).get()
