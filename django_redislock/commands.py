@@ -170,7 +170,7 @@ class LockedCommand(BaseCommand):
         """Run `handle()` under the lock."""
         terms: Any = {"label": f"manage.py {self._command()}", **self.lock_options, **given}
         at_least_for = validate_seconds(terms.pop("at_least_for", 0.0), "at_least_for")
-        lock = Lock(self._lock_name(options), **terms)._advising(INSIDE)
+        lock = Lock(self._lock_name({**options, "args": args}), **terms)._advising(INSIDE)
         lease = None
         quiet = not options.get("verbosity", 1)
         try:

@@ -282,6 +282,21 @@ class TestTheName:
         call_command(importer, "one", "bank")
         assert names == ["x:bank"]
 
+    @pytest.mark.parametrize(
+        "lock_name", ["label:{args[0]}", lambda self, args, **options: f"label:{args[0]}"]
+    )
+    def test_of_what_a_label_command_takes(self, lock_name: Any) -> None:
+        """Its positional arguments count, which Django calls `args`."""
+        names: list[str] = []
+
+        class Each(LockedCommand, LabelCommand):
+            def handle_label(self, label: str, **_: Any) -> None:
+                names.append(current_lease().name)
+
+        Each.lock_name = lock_name
+        call_command(Each(), "a")
+        assert names == ["label:a"]
+
     def test_of_an_option_that_is_not_there(self) -> None:
         """Every call fails, --help included, and the error says which options there are."""
         wrong = command(lock_name="import:{sorce}", add_arguments=taking("source"))
