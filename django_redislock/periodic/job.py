@@ -377,7 +377,7 @@ def _made_twice(known: Job, call: Any) -> bool:
 def _job(name: Any, call: Callable[[], Any], where: str, given: dict[str, Any]) -> Job:
     refuse_unknown((what for what in given if what not in JOB_VALIDATORS), "periodic", OF_A_JOB)
     values = {field: JOB_VALIDATORS[field](value, field) for field, value in given.items()}
-    validate_name(f"{LOCK_PREFIX}{name}" if isinstance(name, str) else name)
+    validate_name(f"{LOCK_PREFIX}{name}" if name and isinstance(name, str) else name)
     if ("schedule" in values) == ("every" in values):
         raise TypeError("write either a cron expression or every=, the seconds between two runs")
     job = Job(name=name, function=call, where=where, schedule=Every(1.0))

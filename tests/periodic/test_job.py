@@ -81,6 +81,7 @@ def test_by_a_cron_expression(settings: Any) -> None:
         ((), {"every": 30, "catch_up": "all"}, "catch_up='all' needs overlap='wait'"),
         ((), {"every": 30, "enabled": 1}, "enabled must be True or False"),
         ((), {"every": 30, "name": 3}, "name must be a str"),
+        ((), {"every": 30, "name": ""}, "name is empty"),
         ((), {"every": 30, "name": "a{b}"}, "name contains a brace"),
         ((), {"every": 30, "timeout": 3}, "timeout= is refused"),
         ((), {"every": 30, "ttl": 3}, r"periodic\(\) has no argument 'ttl'"),
