@@ -173,7 +173,7 @@ class lock_view(ViewDecorator):
             try:
                 lease = acquire(lock, self._wait(lock))
             except (LockNotAcquired, LockUnavailable) as error:
-                return self._refuse(call, lock, error)
+                return with_hints(self._refuse(call, lock, error), error)
             with lease:
                 self._asking.pop(lock, None)
                 return self._keep(lease, call.run(lease))
@@ -191,8 +191,8 @@ class lock_view(ViewDecorator):
                 # In a thread, since the page may query the database, as context processors do.
                 response: Any = await sync_to_async(self._refuse)(call, lock, error)
                 if inspect.isawaitable(response):
-                    response = with_hints(await response, error)
-                return response  # type: ignore[no-any-return]
+                    response = await response
+                return with_hints(response, error)
             async with lease:
                 self._asking.pop(lock, None)
                 return self._keep(lease, await call.arun(lease))
@@ -230,11 +230,11 @@ class lock_view(ViewDecorator):
             hold_until_sent(lease, response)
         return response
 
-    def _refuse(self, call: Call, lock: Lock, error: NoLock) -> HttpResponseBase:
+    def _refuse(self, call: Call, lock: Lock, error: NoLock) -> Any:
         policy = lock._policy()
         respond: Any = self._response or policy.view_response
         if respond is not None:
             respond = function_of(respond, "The function for responses of locked views")
-            return with_hints(respond(call.request, error), error)  # type: ignore[no-any-return]
+            return respond(call.request, error)
         status = policy.view_status if self._status is None else self._status
         return without_lock(call, error, BUSY._replace(status=status))

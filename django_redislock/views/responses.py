@@ -195,11 +195,16 @@ def without_lock(call: Call, error: NoLock, busy: Problem) -> HttpResponse:
     return problem(call.request, busy, again=retry_after(error), cause=error)
 
 
-def with_hints(response: Any, error: NoLock) -> Any:
-    """Add `no-store` and `Retry-After` to a response that the project has made."""
-    if isinstance(response, HttpResponseBase):
-        response.setdefault("Cache-Control", "no-store")
-        response.setdefault("Retry-After", str(retry_after(error)))
+def with_hints(response: Any, error: NoLock) -> HttpResponseBase:
+    """Add `no-store` and `Retry-After` to a response that the project may have made."""
+    if not isinstance(response, HttpResponseBase):
+        # Django has the same check, but would name the view, which was not run.
+        raise ValueError(
+            f"the function that response= or VIEW_RESPONSE names for views without their lock "
+            f"returned no HttpResponse, but {response!r}"
+        )
+    response.setdefault("Cache-Control", "no-store")
+    response.setdefault("Retry-After", str(retry_after(error)))
     return response
 
 

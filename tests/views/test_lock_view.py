@@ -482,6 +482,14 @@ class TestConflict:
         assert response.headers["Cache-Control"] == "no-store"
         assert response.headers["Retry-After"] == "1"
 
+    @pytest.mark.parametrize("form", [forms.function, forms.coroutine])
+    def test_an_answer_that_is_none(self, form: Form) -> None:
+        """The error names what was forgotten there, and not the view, which was not run."""
+        view = form(lock_view("order:{pk}", wait=0, response=lambda request, error: None), ok)
+        with held_elsewhere("order:7"), at_root(view):
+            with pytest.raises(ValueError, match=r"VIEW_RESPONSE .* but None"):
+                wsgi("post")
+
     def test_an_answer_by_its_path(self, settings: Any) -> None:
         """The settings name the function by its path."""
         settings.REDISLOCK = {"VIEW_RESPONSE": "tests.views.test_lock_view.later"}
