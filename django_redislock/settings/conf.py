@@ -261,8 +261,9 @@ def job_entries() -> list[str]:
 
 def policies() -> list[Policy]:
     """Return each policy that a lock without arguments can have."""
-    # A pattern, taken as a name, follows its own entry. "" follows none.
-    return [policy(name, {}) for name in ("", *entries())]
+    # A pattern, taken as a name, follows its own entry. "" follows none, and comes first: it reads
+    # the settings, which may be wrong.
+    return [policy("", {}), *(policy(name, {}) for name in entries())]
 
 
 def aliases() -> list[str]:

@@ -56,10 +56,14 @@ def test_no_such_alias(arguments: list[str]) -> None:
 @pytest.mark.parametrize("arguments", [*ALL, ["run", "job", "--", "true"]], ids=" ".join)
 def test_wrong_settings(arguments: list[str]) -> None:
     """The exit code is 78, and the error says what is wrong."""
-    with override_settings(REDISLOCK={"TIMEOUT": 5}):
-        done = call(*arguments)
-    assert (done.code, done.out) == (78, "")
-    assert "REDISLOCK has no key 'TIMEOUT'" in done.err
+    for wrong, says in (
+        ({"TIMEOUT": 5}, "REDISLOCK has no key 'TIMEOUT'"),
+        ([], "REDISLOCK must be a dict, not []"),
+    ):
+        with override_settings(REDISLOCK=wrong):
+            done = call(*arguments)
+        assert (done.code, done.out) == (78, "")
+        assert says in done.err
 
 
 @pytest.mark.parametrize(
