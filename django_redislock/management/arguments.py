@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from django.core.exceptions import ImproperlyConfigured
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser, SystemCheckError
 
 from ..base import people
 from ..base.exceptions import LockError, LockUnavailable
@@ -47,6 +47,13 @@ class OperatorCommand(BaseCommand):
     def carry_out(self, options: dict[str, Any]) -> int:
         """Do it, and return the exit code."""
         raise NotImplementedError
+
+    def check(self, *args: Any, **options: Any) -> None:
+        try:
+            super().check(*args, **options)
+        except SystemCheckError as error:
+            error.returncode = MISCONFIGURED
+            raise
 
     def handle(self, *_args: Any, **options: Any) -> None:
         self.stderr = Stderr(self.stderr)

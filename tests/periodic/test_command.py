@@ -36,11 +36,11 @@ LEDGER = "redislock:{periodic:%s}:ledger"
 DOCS = Path(__file__).parent.parent.parent / "docs" / "periodic.md"
 
 
-def runperiodic(*arguments: str) -> Done:
+def runperiodic(*arguments: str, **options: Any) -> Done:
     out, err = StringIO(), StringIO()
     code, complaint = 0, ""
     try:
-        call_command("runperiodic", *arguments, stdout=out, stderr=err, no_color=True)
+        call_command("runperiodic", *arguments, stdout=out, stderr=err, no_color=True, **options)
     except CommandError as error:
         code, complaint = error.returncode, str(error)
     except SystemExit as error:
@@ -84,6 +84,17 @@ class TestList:
         assert scheduler.process.stderr.readline() == "0 jobs, 4 workers.\n"
         scheduler.process.terminate()
         assert scheduler.process.wait(PATIENCE) == 0
+
+
+@pytest.mark.parametrize("which", ["--once", "--list", "job"])
+@pytest.mark.parametrize("skip_checks", [False, True])
+def test_wrong_settings(which: str, skip_checks: bool, make: Make, settings: Any) -> None:
+    """No job runs, and the exit code is not that of a job that fails."""
+    make()
+    settings.REDISLOCK = {"TTL": "30"}
+    done = runperiodic(which, skip_checks=skip_checks)
+    assert (done.code, done.out) == (78, "")
+    assert "REDISLOCK['TTL']: ttl must be a number" in done.err
 
 
 class TestByHand:
