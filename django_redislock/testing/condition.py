@@ -60,7 +60,13 @@ class Condition(AbstractContextManager[T], Generic[T]):
                 f"a test function can be decorated with this, but not the class {test.__name__}: "
                 f"write self.enterContext(…) in its setUp()"
             )
-        if kind_of(test) == "coroutine":
+        kind = kind_of(test)
+        if kind.endswith("generator"):
+            raise TypeError(
+                f"a test function can be decorated with this, but not the {kind} {test.__name__}, "
+                f"which runs later: write `with …:` inside it, around its yield"
+            )
+        if kind == "coroutine":
 
             @wraps(test)
             async def atest(*args: Any, **kwargs: Any) -> Any:

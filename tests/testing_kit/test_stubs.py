@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext
 from functools import partial
@@ -479,6 +479,19 @@ class TestDecorators(TestCase):
 
             @locks_always_free()
             class Tests: ...
+
+    def test_a_fixture_that_yields(self) -> None:
+        """A generator would run after the condition; the error says what to write."""
+
+        def fixture() -> Iterator[None]:
+            yield
+
+        async def afixture() -> AsyncIterator[None]:
+            yield
+
+        for function in (fixture, afixture):
+            with pytest.raises(TypeError, match=f"generator {function.__name__}, which runs"):
+                locks_always_free()(function)
 
     def test_an_exception(self) -> None:
         """An exception ends the condition and comes out."""
