@@ -9,6 +9,8 @@ import re
 import socket
 import sys
 import threading
+import warnings
+import weakref
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache, lru_cache
@@ -234,3 +236,15 @@ def _as_json(value: Any) -> Any:
 def server_time(microseconds: int) -> datetime:
     """Return a time of the server's clock as an aware datetime."""
     return datetime.fromtimestamp(microseconds / 1e6, UTC)
+
+
+def warn_if_unused(its: object, text: str) -> None:
+    """Warn with this text when an object is dropped that is not `_used`."""
+    # Not __del__: Python would drop a signal's exception that comes while it runs.
+    finalizer = weakref.finalize(its, _warn_if_unused, its.__dict__, text)
+    finalizer.atexit = False
+
+
+def _warn_if_unused(attributes: dict[str, Any], text: str) -> None:
+    if not attributes.get("_used") and not sys.is_finalizing():
+        warnings.warn(text, RuntimeWarning, stacklevel=3)

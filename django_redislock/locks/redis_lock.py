@@ -3,12 +3,10 @@ function. primitives/ explains how they work."""
 
 from __future__ import annotations
 
-import sys
-import warnings
-import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Unpack
 
+from ..base import people
 from ..base.people import Holder, Holding
 from ..base.servers import Servers
 from ..lease.lease import Lease
@@ -97,9 +95,11 @@ class redis_lock(FunctionDecorator[OnConflict_co], Lock):
         self._template = name
         if isinstance(name, str):
             if conf.for_developers():
-                # Not __del__: Python would drop a signal's exception that comes while it runs.
-                finalizer = weakref.finalize(self, _warn_if_unused, self.__dict__, repr(self))
-                finalizer.atexit = False
+                people.warn_if_unused(
+                    self,
+                    f"{self!r} was never used, so it has locked nothing. Write it in a with "
+                    f"statement, call its acquire(), or decorate a function with it.",
+                )
         elif isinstance(name, type) and not issubclass(name, str):
             raise TypeError(f"redis_lock(…) decorates the methods of {name!r}, not the class")
 
@@ -128,17 +128,6 @@ class redis_lock(FunctionDecorator[OnConflict_co], Lock):
 
     def _lock_for(self, name: str, where: str) -> Lock:
         return self._renamed(name, where)
-
-
-def _warn_if_unused(attributes: dict[str, Any], lock: str) -> None:
-    """Warn about a lock that is gone, and had these attributes."""
-    if not attributes.get("_used") and not sys.is_finalizing():
-        warnings.warn(
-            f"{lock} was never used, so it has locked nothing. Write it in a with "
-            f"statement, call its acquire(), or decorate a function with it.",
-            RuntimeWarning,
-            stacklevel=3,
-        )
 
 
 class Semaphore(redis_lock[OnConflict_co]):

@@ -4,6 +4,7 @@ that it is about, and the wait for what other threads do.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -11,7 +12,7 @@ from fnmatch import fnmatchcase
 from functools import wraps
 from typing import Any, Generic, TypeVar
 
-from ..base import background
+from ..base import background, people
 from ..base.callables import kind_of
 from ..settings import conf
 
@@ -38,14 +39,24 @@ def matches(name: str, pattern: str) -> bool:
 class Condition(AbstractContextManager[T], Generic[T]):
     """Apply in a `with` block, or to a decorated test function, `async def` included.
 
-    It can be entered again, also before it is left.
+    It can be entered again, also before it is left. One that is neither, such as an assertion that
+    is called like a function, would do nothing: it warns.
     """
+
+    _used = False
 
     def __init__(self, make: Callable[[], AbstractContextManager[T]]) -> None:
         self._make = make
         self._entered: list[AbstractContextManager[T]] = []
+        name = sys._getframe(1).f_code.co_name
+        people.warn_if_unused(
+            self,
+            f"{name}() was never used, so it has done nothing. Write `with {name}(…):` around the "
+            f"code, or decorate a test with it.",
+        )
 
     def __enter__(self) -> T:
+        self._used = True
         condition = self._make()
         value = condition.__enter__()
         self._entered.append(condition)
@@ -55,6 +66,7 @@ class Condition(AbstractContextManager[T], Generic[T]):
         return self._entered.pop().__exit__(*error)
 
     def __call__(self, test: F) -> F:
+        self._used = True
         if isinstance(test, type):
             raise TypeError(
                 f"a test function can be decorated with this, but not the class {test.__name__}: "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext
 from functools import partial
@@ -42,6 +42,7 @@ from django_redislock.inspection import Inspector
 from django_redislock.lease.watchdog import watchdog
 from django_redislock.tasks import limited, unique
 from django_redislock.testing import (
+    assert_locked,
     locks_always_busy,
     locks_always_free,
     locks_held_elsewhere,
@@ -445,6 +446,21 @@ class TestHeldElsewhere:
         """The error says what to write."""
         with pytest.raises(TypeError, match="write names of locks, such as 'invoice:42'"):
             locks_held_elsewhere(*locks)
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda: assert_locked("invoice:42"), "assert_locked"),
+        (lambda: locks_always_busy("invoice:42"), "locks_always_busy"),
+        (locks_in_memory, "locks_in_memory"),
+    ],
+)
+def test_forgotten_with(make: Callable[[], Any], name: str) -> None:
+    """What is called like a function does nothing, and says so. The line is named."""
+    with pytest.warns(RuntimeWarning, match=rf"{name}\(\) was never used") as caught:
+        make()
+    assert caught[0].filename == __file__
 
 
 class TestDecorators(TestCase):
