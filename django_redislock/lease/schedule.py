@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ..primitives.contract import MOST_AT_ONCE
 from .lifetime import NEVER, Lifetime, Times
-from .register import Register
 
 EARLY = 0.25
 """A renewal may come early by this part of its interval, so that batches form."""
@@ -37,8 +36,9 @@ class Cohort(NamedTuple):
 class Schedule:
     """The cohorts at one server that are not due yet. One thread uses it."""
 
-    def __init__(self, register: Register) -> None:
-        self._register = register
+    def __init__(self, held: Callable[[], Mapping[str, Lifetime]]) -> None:
+        self._held = held
+        """Returns all leases that are held here, by token."""
         self._heap: list[Cohort] = []
         self.size = 0
         """The number of leases in there, with those that have left."""
@@ -58,7 +58,7 @@ class Schedule:
 
     def next(self) -> float:
         """Return when the next lease is due."""
-        if self.size > 2 * len(self._register.lifetimes) + MOST_AT_ONCE:
+        if self.size > 2 * len(self._held()) + MOST_AT_ONCE:
             # The rest are leases that are no longer held.
             held = [its._replace(leases=[*self._members(its)]) for its in self._heap]
             self._heap = [its for its in held if its.leases]
@@ -83,7 +83,7 @@ class Schedule:
 
     def _members(self, cohort: Cohort) -> Iterator[Lifetime]:
         """Yield the leases that have not left it, and that are held."""
-        there = self._register.lifetimes
+        there = self._held()
         for its in cohort.leases:
             if its.times is cohort.times and its.claim.token in there:
                 yield its

@@ -108,7 +108,7 @@ class Watchdog:
         """By token: leases that are to be tracked in the next look, or when the inbox is ready for
         that."""
         # Only the thread uses these two.
-        self._due = Schedule(self.register)
+        self._due = Schedule(lambda: self.register.lifetimes)
         self._ready: dict[tuple[Hashable, ...], list[Cohort]] = {}
         """The leases that are due, the most urgent one last. One list has the leases that one
         request can renew."""
