@@ -266,9 +266,10 @@ class Inbox:
         self._reader = None
         if missed:  # an exception came in between
             self.wake_all()
-        elif self._idle:
-            # Of all of them, the last one that came goes on longest.
-            self._idle.popitem()[1].set()
+        elif idle := [*self._idle.values()]:
+            # Of all of them, the last one that came goes on longest. It stays among them until it
+            # stops to wait: otherwise the thread of the background would read at once again.
+            idle[-1].set()
         elif self._tasks or self._follower:
             self._call()
 

@@ -1,4 +1,4 @@
-"""The connection on which a process listens, while none of its threads and tasks waits."""
+"""The connection on which a process listens, while at most one of its threads or tasks waits."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import pytest
 from redis import Redis
 
 from django_redislock import redis_lock
+from django_redislock.transport.inbox import Inbox
 from django_redislock.transport.subscription import Subscription
 from tests.contract.api import Api, queued
 from tests.waiting import PATIENCE, eventually
@@ -59,3 +60,22 @@ def test_it_is_lost(
     redis.client_kill_filter(_type="pubsub")
     eventually(lambda: bool(listeners() - before))
     assert "Lost the connection" in caplog.text
+
+
+def test_one_waits(api: Api, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It sleeps, and so does the thread that hears of changes of the leases of this process. They
+    do not wake each other."""
+    turns: list[Inbox] = []
+    attend = Inbox._attend
+
+    def spy(inbox: Inbox, its: Subscription) -> None:
+        turns.append(inbox)
+        attend(inbox, its)
+
+    held = api.acquire(redis_lock("job"))
+    eventually(lambda: any("t" in one["flags"] for one in redis.client_list()))
+    monkeypatch.setattr(Inbox, "_attend", spy)
+    waiter = api.start(lambda: api.acquire(redis_lock("job"), wait=1))
+    assert waiter.result(PATIENCE) is None
+    assert len(turns) < 100
+    api.release(held)
