@@ -8,9 +8,11 @@ import inspect
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.conf import settings
+from django.core.management.base import CommandParser
 from django.db import connections
 from redis import Redis
 
@@ -19,6 +21,7 @@ from devtools.redis_server import RedisServer
 from django_redislock import signals
 from django_redislock.lease import holds
 from django_redislock.lease.watchdog import Watchdog
+from django_redislock.management.commands.redislock import Command
 from django_redislock.signals import LockEvent
 from django_redislock.transport.server import every
 from tests.contract.api import Api, AsyncApi, SyncApi
@@ -79,6 +82,24 @@ def _no_leases_left() -> None:
         watchdog.register.lifetimes.clear()
         watchdog.register._tokens.clear()
     holds.current.set(None)  # a test may have left a block without its end
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_parser() -> Iterator[None]:
+    """Make the parser of `manage.py redislock` once. It takes longer to make than most subcommands
+    take to run, and parsing changes nothing in it."""
+    made: dict[Any, CommandParser] = {}
+    make = Command.create_parser
+
+    def create_parser(self: Command, *names: str, **options: Any) -> CommandParser:
+        key = names, getattr(self, "_called_from_command_line", False), *sorted(options.items())
+        if key not in made:
+            made[key] = make(self, *names, **options)
+        return made[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Command, "create_parser", create_parser)
+        yield
 
 
 @pytest.fixture
