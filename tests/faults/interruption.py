@@ -145,6 +145,8 @@ class _Stepper(_Interrupter):
     def _watching(self, act: Callable[[int], object], number: int) -> None:
         self._kinds: dict[FrameType, str] = {}
         """For each frame that runs: what it did last."""
+        self._ways: dict[FrameType, dict[int, str]] = {}
+        """The same frames, with what `_after` says of their code: that has to hash it."""
         before = sys.gettrace()
         sys.settrace(self._trace)
         try:
@@ -152,6 +154,7 @@ class _Stepper(_Interrupter):
         finally:
             sys.settrace(before)
             self._kinds.clear()
+            self._ways.clear()
 
     def _trace(self, frame: FrameType, event: str, arg: Any) -> Any:
         if event == "call":
@@ -162,13 +165,15 @@ class _Stepper(_Interrupter):
             if not self._covers(frame.f_code):
                 return None
             frame.f_trace_opcodes, frame.f_trace_lines = True, False
+            self._ways[frame] = _after(frame.f_code)
         elif event == "opcode":
             kind = self._kinds.get(frame, BEGINNING)
-            self._kinds[frame] = _after(frame.f_code).get(frame.f_lasti, ELSEWHERE)
+            self._kinds[frame] = self._ways[frame].get(frame.f_lasti, ELSEWHERE)
             if kind:
                 self._look(frame, kind)
         elif event == "return":
             self._kinds.pop(frame, None)
+            self._ways.pop(frame, None)
         return self._trace
 
 
