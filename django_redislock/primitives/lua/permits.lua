@@ -19,10 +19,9 @@
 -- A kind is semaphore, read or write; or task (work.lua).
 --
 -- Gives  holders, millis, foreign (the key is of another type), NO_ZSET, ends_first, number, ends_of,
---        held_as, differs, fits, past, drop, expire, settle, grant
+--        held_as, differs, fits, past, drop, expire, settle
 -- Needs  index, history
--- luacheck: read globals now integer lock MINUTE MOST PAST_HOLDERS mark_of marked write_end next_fence
--- luacheck: read globals enlist unlist value_of
+-- luacheck: read globals integer now lock MINUTE MOST PAST_HOLDERS mark_of marked write_end enlist unlist
 
 local holders = KEYS[8]
 local millis = math.floor(now / 1000)
@@ -133,14 +132,4 @@ local function settle(listed)
       redis.call('HSET', holders, last, marked(record, '+'))
     end
   end
-end
-
--- Give `to` a permit for `lives` ms. Returns the fencing token.
-local function grant(to, ttl, lives, says, mark)
-  local fence = next_fence()
-  redis.call('HSET', holders, to, value_of(to, mark, fence, integer(now), ttl, says))
-  -- Last, and at once with an end: whatever ends the script, nothing stays locked.
-  redis.call('ZADD', lock, integer(millis + lives), to)
-  settle(mark ~= '|')
-  return fence
 end

@@ -18,7 +18,7 @@
 --          {-1, why}                                                this token may never have one
 --          {-2, kind}                               the holders have another kind of lock
 --          {2, ticket}                              ask again, at once, as in mutex_acquire.lua
--- Needs  lock, fence, queue, permits
+-- Needs  lock, queue, permits_grant
 -- luacheck: read globals integer lock queue gone token parts_of stand_in_line leave_queue hand_over
 -- luacheck: read globals now holders millis ends_first number ends_of held_as differs fits mark_of marked
 -- luacheck: read globals expire settle grant lasted

@@ -12,7 +12,7 @@
 --          {0, value, gone}                    not held: NO_ZSET if the key has another type,
 --                                              why the old token may not have it
 --          {-2, kind}                          it is held as another kind of lock
--- Needs  lock, fence, permits
+-- Needs  lock, permits
 -- luacheck: read globals integer lock gone token parts_of value_of MINUTE holders millis foreign NO_ZSET
 -- luacheck: read globals ends_of differs drop expire settle
 

@@ -7,7 +7,7 @@
 --          3 reason
 --          4 on      the tokens of the holders that the operator saw
 -- Returns  for each of these: 1 its permit was taken away, 0 it had none any more
--- Needs  lock, fence, queue, permits, clear
+-- Needs  lock, queue, permits_grant, clear
 -- luacheck: read globals hand_over ends_of fits drop expire settle grant tell_cleared
 
 expire()

@@ -7,7 +7,7 @@
 --          3 limit
 -- Returns  {1}               it is held as this kind
 --          {0, value, gone}  not held: NO_ZSET if the key has another type, why our token may not have it
--- Needs  lock, fence, queue, permits
+-- Needs  lock, queue, permits_grant
 -- luacheck: read globals lock gone token holders foreign NO_ZSET ends_of hand_over expire settle fits
 -- luacheck: read globals grant
 

@@ -9,7 +9,7 @@
 -- Returns  {1, now µs, granted} released; as in mutex_release.lua
 --          {0, value, gone}     not held: what is at the key if that is not ours, what was written
 --                               of our token
--- Needs  lock, fence, queue, permits
+-- Needs  lock, queue, permits_grant
 -- luacheck: globals own_inbox
 -- luacheck: read globals now integer gone token MINUTE granted leave_queue hand_over
 -- luacheck: read globals foreign NO_ZSET ends_of fits drop expire settle grant

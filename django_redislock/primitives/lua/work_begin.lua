@@ -22,7 +22,7 @@
 --          {4, 0}        it was replaced, and must not run
 --          {5, wait ms}  it is not due yet
 --          {-2, kind}    the name is held as another kind of lock
--- Needs  lock, fence, work, note
+-- Needs  lock, work, permits_grant, note
 -- luacheck: read globals now millis integer lock token holders expire ends_of grant claim parked sent
 -- luacheck: read globals messages runs TICKET LASTS SENDING taken heal all_runs unnamed note answer
 -- luacheck: read globals weight_of held_as differs since inherited parts_of

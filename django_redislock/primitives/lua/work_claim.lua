@@ -18,7 +18,7 @@
 --          {0, id, says, at µs, sent, promoted, healed}  that message waits in the queue, or is parked; sent
 --                                                    is 0 if it is not known to be there yet
 --          {2, id, record, at µs, promoted, healed}  that message runs, by this holder, as in permits.lua
--- Needs  lock, fence, work
+-- Needs  lock, work
 -- luacheck: read globals now integer holders claim parked sent messages LASTS expire heal note
 -- luacheck: read globals all_runs since answer
 

@@ -8,7 +8,7 @@
 --          4 name   for lists
 --          5 forgets  1: the work is done, and its note is removed
 -- Returns  {1 it was held, else 0; how many are parked; promoted; healed}
--- Needs  lock, fence, work
+-- Needs  lock, work
 -- luacheck: read globals lock token foreign ends_of drop expire settle
 -- luacheck: read globals claim parked sent messages runs names since heal answer noted
 

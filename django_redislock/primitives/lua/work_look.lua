@@ -5,7 +5,7 @@
 --          2 most  promoted, parked and running ones
 --          3 name
 -- Returns  {now µs, as in work_seen.lua}
--- Needs  lock, fence_none, work_seen
+-- Needs  lock, work_seen
 -- luacheck: read globals now integer seen
 
 return {integer(now), seen(ARGV[3], tonumber(ARGV[2]), tonumber(ARGV[2]))}

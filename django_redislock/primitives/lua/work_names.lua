@@ -6,7 +6,7 @@
 --          2 skip  3 limit  names
 --          4 most  promoted and running ones of each name; of the parked ones, the first
 -- Returns  {now µs, how many names were looked at, each as in work_seen.lua, ...}
--- Needs  lock, fence_none, work_seen
+-- Needs  lock, work_seen
 -- luacheck: read globals now integer millis names seen
 -- luacheck: globals lock holders claim parked sent messages runs
 
