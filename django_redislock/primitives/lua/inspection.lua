@@ -7,36 +7,23 @@
 --          token} of up to `most`; "" is the value of a holder whose record is lost. `its` are as in
 --          broken.lua; `suspect`: look for a broken key even if none is beside the lock
 --        looked_at  how many of several holders it has looked at until now
--- Needs  clock, broken
--- luacheck: read globals now integer broken
+-- Needs  holders, broken
+-- luacheck: read globals alive holders_of broken
 
-local millis = math.floor(now / 1000)
 local looked_at = 0
-
--- The holders of a lock that several may hold; nil: it is no such lock.
-local function holders_of(lock, holders, most)
-  local alive = '(' .. integer(millis)
-  local number = redis.pcall('ZCOUNT', lock, alive, '+inf')
-  if type(number) == 'table' then return end
-  local each = {number}
-  local ends = redis.call('ZRANGE', lock, alive, '+inf', 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')
-  for i = 1, #ends, 2 do
-    local record = redis.pcall('HGET', holders, ends[i])
-    if type(record) ~= 'string' then record = '' end
-    each[#each + 1] = {record, ends[i + 1] - millis, ends[i]}
-    looked_at = looked_at + 1
-  end
-  return each
-end
 
 local function seen(its, index, most, suspect)
   local lock = its[1]
-  local value, pttl, each = redis.pcall('GET', lock), redis.call('PTTL', lock), nil
+  local value, pttl = redis.pcall('GET', lock), redis.call('PTTL', lock)
   local plain = type(value) ~= 'table'
+  local number, each = plain and value and 1 or 0, {}
   if not plain then
-    each = holders_of(lock, its[4], most)
-    value = each and each[2] and each[2][1] or false
-    if value then pttl = each[2][2] end
+    local counted = redis.pcall('ZCOUNT', lock, alive, '+inf')
+    if type(counted) == 'number' then  -- else it is no lock that several may hold
+      number, each = counted, holders_of(lock, its[4], most, redis.pcall)
+    end
+    looked_at = looked_at + #each
+    value, pttl = unpack(each[1] or {false, pttl})
   end
   if plain and not suspect and redis.call('EXISTS', unpack(its, 2)) == 0 then
     return {value, pttl}
@@ -46,5 +33,5 @@ local function seen(its, index, most, suspect)
   local note = redis.pcall('GETRANGE', its[8], 0, 149)
   if type(note) ~= 'string' then note = '' end
   if key == '' and (not value or plain and waiters == 0 and note == '') then return {value, pttl} end
-  return {value, pttl, waiters, each and each[1] or value and 1 or 0, key, note, unpack(each or {}, 2)}
+  return {value, pttl, waiters, number, key, note, unpack(each)}
 end
