@@ -7,8 +7,8 @@
 -- A holder without an end that does not hold the lock has lost it: its lease has ended by itself.
 --
 -- KEYS   as in lock.lua
--- Gives  write_down(value)                write down a present holder
---        write_end(value, how, more)      write down that its hold has ended now; "": by itself, earlier
+-- Gives  write_down(value)                write down a present holder, or one whose lease has ended by itself
+--        write_end(value, how, more)      write down that its hold has ended now
 --        lasted()                         for how long the last one held it, µs; or false
 -- Needs  clock, memory, value
 -- luacheck: read globals now integer history PAST_HOLDERS parts_of token_of marked outlives
@@ -43,9 +43,7 @@ local function write_end(value, how, more)
   local _, _, _, acquired_at, ttl = parts_of(value)
   if not ttl then return end  -- nobody knows who it was
   local time = now - acquired_at
-  if how == '' then
-    put(marked(value, '|'), ttl)
-  elseif time >= A_SECOND or how ~= 'released' or newest() == token_of(value) then
+  if time >= A_SECOND or how ~= 'released' or newest() == token_of(value) then
     put(marked(value, '|') .. '\t' .. how .. '|' .. integer(time) .. (more or ''), ttl)
   end
 end

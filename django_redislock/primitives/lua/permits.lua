@@ -21,7 +21,8 @@
 -- Gives  holders, millis, foreign (the key is of another type), NO_ZSET, ends_first, number, ends_of,
 --        held_as, differs, fits, past, drop, expire, settle
 -- Needs  index, history
--- luacheck: read globals integer now lock MINUTE MOST PAST_HOLDERS mark_of marked write_end enlist unlist
+-- luacheck: read globals integer now lock MINUTE MOST PAST_HOLDERS mark_of marked enlist unlist
+-- luacheck: read globals write_end write_down
 
 local holders = KEYS[8]
 local millis = math.floor(now / 1000)
@@ -77,10 +78,10 @@ local function fits(wants)
   return others > 1 or held and held ~= 'write' or false
 end
 
--- Write down that a holder's hold has ended, and how, as in history.lua.
-local function past(record, how, more)
+-- Write down a holder that holds no permit any more, by this function of history.lua.
+local function past(record, write, how)
   -- A waiter that was handed a permit and did not confirm it never knew of it.
-  if mark_of(record) ~= '?' then write_end(string.match(record, '^[^\t]*'), how, more) end
+  if mark_of(record) ~= '?' then write(string.match(record, '^[^\t]*'), how) end
 end
 
 -- Remove a holder. Returns its record, and whether the index has the lock. Then the history has the holder,
@@ -90,7 +91,7 @@ local function drop(from, how)
   redis.call('ZREM', lock, from)
   redis.call('HDEL', holders, from)
   local listed = record and mark_of(record) ~= '|'
-  if how and listed then past(record, how) end
+  if how and listed then past(record, write_end, how) end
   return record, listed
 end
 
@@ -100,7 +101,7 @@ local function expire()
   if ended[1] then
     for i = math.max(1, #ended - PAST_HOLDERS + 1), #ended do
       local record = redis.call('HGET', holders, ended[i])
-      if record then past(record, '') end
+      if record then past(record, write_down) end
     end
     redis.call('ZREM', lock, unpack(ended))
     redis.call('HDEL', holders, unpack(ended))
@@ -108,7 +109,7 @@ local function expire()
   -- The lock went with the last lease, or somebody has deleted it.
   if redis.call('EXISTS', lock) == 0 and redis.call('EXISTS', holders) == 1 then
     if redis.call('HLEN', holders) <= PAST_HOLDERS then
-      for _, record in ipairs(redis.call('HVALS', holders)) do past(record, '') end
+      for _, record in ipairs(redis.call('HVALS', holders)) do past(record, write_down) end
     end
     redis.call('UNLINK', holders)
   end
