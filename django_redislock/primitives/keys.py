@@ -49,6 +49,16 @@ class Index(Shared):
         return self
 
 
+class _Beside:
+    """A key beside the lock, which ends with the name of this attribute."""
+
+    def __set_name__(self, _: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, keys: Keys, _: type) -> str:
+        return f"{keys.beside or keys.lock}:{self._name}"
+
+
 @dataclass(
     slots=True, unsafe_hash=True
 )  # never changed; a frozen dataclass takes three times as long to make
@@ -67,6 +77,25 @@ class Keys:
     """The name without its scope, as the code writes it; "": it has no scope."""
     parts: ClassVar[tuple[Keys, ...]] = ()
     """The keys of each of several names."""
+
+    # Keys beside the lock.
+
+    queue = _Beside()
+    """The waiting tokens, in order."""
+    waiters = _Beside()
+    """The waiters' owners, labels and inboxes."""
+    history = _Beside()
+    """The past holders, for people."""
+    timestamp = _Beside()
+    """What we know of the holder of a timestamp lock, whose key only has a time."""
+    holders = _Beside()
+    """The owners and labels of the present holders of permits."""
+    record = _Beside()
+    """The result of the work under the lock."""
+    note = _Beside()
+    """What a holder has noted for its successor."""
+    ledger = _Beside()
+    """The runs of a periodic job. The lock is the lock of the job."""
 
     @classmethod
     def of(cls, prefix: str, name: str) -> Self:
@@ -104,21 +133,6 @@ class Keys:
         return self.index.prefix
 
     @property
-    def queue(self) -> str:
-        """The waiting tokens, in order."""
-        return f"{self._beside}:queue"
-
-    @property
-    def waiters(self) -> str:
-        """The waiters' owners, labels and inboxes."""
-        return f"{self._beside}:waiters"
-
-    @property
-    def history(self) -> str:
-        """The past holders, for people."""
-        return f"{self._beside}:history"
-
-    @property
     def clock(self) -> Shared:
         """The last fencing token that was given; on a cluster, given for this lock."""
         return Shared.of(self.index.clock, f"{self._beside}:clock")
@@ -128,31 +142,6 @@ class Keys:
         """The time since which the server has forgotten no lock. Not on a cluster, where it would
         be in another slot."""
         return f"{self.prefix}:guard"
-
-    @property
-    def timestamp(self) -> str:
-        """What we know of the holder of a timestamp lock, whose key only has a time."""
-        return f"{self._beside}:timestamp"
-
-    @property
-    def holders(self) -> str:
-        """The owners and labels of the present holders of permits."""
-        return f"{self._beside}:holders"
-
-    @property
-    def record(self) -> str:
-        """The result of the work under the lock."""
-        return f"{self._beside}:record"
-
-    @property
-    def note(self) -> str:
-        """What a holder has noted for its successor."""
-        return f"{self._beside}:note"
-
-    @property
-    def ledger(self) -> str:
-        """The runs of a periodic job. The lock is the lock of the job."""
-        return f"{self._beside}:ledger"
 
     @property
     def tasks(self) -> Shared:
