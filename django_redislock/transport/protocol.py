@@ -7,25 +7,14 @@ connections whose answers are not read by redis-py.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Sequence
 from functools import lru_cache
 from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
-import redis
+import redis.cluster
 from redis.asyncio.connection import DefaultParser
-from redis.exceptions import (
-    AskError,
-    ClusterCrossSlotError,
-    ClusterDownError,
-    InvalidResponse,
-    MasterDownError,
-    MovedError,
-    ReadOnlyError,
-    RedisError,
-    ResponseError,
-    TryAgainError,
-)
+from redis.exceptions import InvalidResponse, ReadOnlyError, RedisError, ResponseError
 
 from ..base.people import Secret
 from ..primitives.keys import Index, Shared, Word
@@ -189,35 +178,24 @@ def _size(text: bytes) -> int:
     return int(text)
 
 
-_OF_CLUSTERS: Mapping[str, Callable[[str], Exception]] = {
-    "ASK": AskError,
-    "CLUSTERDOWN": ClusterDownError,
-    "CROSSSLOT": ClusterCrossSlotError,
-    "MASTERDOWN": MasterDownError,
-    "MOVED": MovedError,
-    "TRYAGAIN": TryAgainError,
-}
-"""The errors of a cluster, by their first word. The parser of redis-py 5 does not know them."""
-
-
-def known(error: Exception) -> Exception:
-    """Return an error of Redis as all versions of redis-py have it."""
-    if type(error) is not ResponseError:
-        return error
-    word, _, rest = str(error).partition(" ")
-    kind = _OF_CLUSTERS.get(word)
-    return error if kind is None else kind(rest)
+_PARSER: Any = getattr(redis.cluster, "ClusterParser", DefaultParser)
+"""It knows the errors of a cluster, too. From redis-py 6 on, each parser does."""
 
 
 def _error(text: str) -> Exception:
     """Return the exception that redis-py has for an error of Redis."""
     try:
-        error = known(DefaultParser.parse_error(text))  # type: ignore[no-untyped-call]
+        error: Exception = _PARSER.parse_error(text)
     except ValueError:  # MOVED without an address
         return InvalidResponse(text)
     # Redis 6.2 wraps the errors of a script's commands into a sentence about the script.
     wrapped = type(error) is ResponseError and "-READONLY " in str(error)
     return ReadOnlyError(str(error)) if wrapped else error
+
+
+def known(error: Exception) -> Exception:
+    """Return an error of Redis as all versions of redis-py have it."""
+    return _error(str(error)) if type(error) is ResponseError else error
 
 
 def reader() -> Any:
