@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import re
 import secrets
 
 from .people import Secret
@@ -24,12 +23,7 @@ process = secrets.token_hex(4)
 
 def new() -> Secret:
     """Return a new token of this process."""
-    try:
-        return Secret(process + _random.pop())
-    except IndexError:  # one request to the system for many tokens
-        first, *others = _parts(os.urandom(12 * 64).hex())
-        _random.extend(others)
-        return Secret(process + first)
+    return Secret(process + os.urandom(12).hex())
 
 
 def word() -> str:
@@ -50,15 +44,11 @@ def validate(token: object) -> Secret:
 
 
 _counter = itertools.count()
-_parts = re.compile(".{24}").findall
-_random: list[str] = []
-"""Random parts of tokens that are not used yet."""
 
 
 def _after_fork() -> None:
     global process
     process = secrets.token_hex(4)
-    _random.clear()
 
 
 in_child(_after_fork)
