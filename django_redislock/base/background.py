@@ -58,18 +58,6 @@ def start(work: Callable[[], object], name: str) -> threading.Thread | None:
     return thread
 
 
-def start_or_call(work: Callable[[], object], name: str) -> None:
-    """Call `work` in a thread of its own; or here, if none can be started."""
-    if start(work, name) is not None:
-        return
-    try:
-        work()
-    except SystemExit as error:
-        if by_a_handler(error):
-            raise
-        # Otherwise it would have ended that thread, and nothing else.
-
-
 class Background:
     """Runs `work`, which never ends, in a thread of its own."""
 

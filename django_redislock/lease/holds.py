@@ -22,9 +22,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeVar
 
-from ..base.background import start_or_call
+from ..base.background import start
 from ..base.exceptions import LeaseLost
 from ..base.people import Holding
+from ..base.process import by_a_handler
 from ..primitives.contract import run
 
 logger = logging.getLogger("django_redislock")
@@ -141,15 +142,19 @@ class Hold:
 
 def call_apart(callback: Callable[[Any], object], lease: Held) -> None:
     """Call `callback(lease)` in a thread of its own: one that hangs must not keep the watchdog
-    from the other leases."""
+    from the other leases. If no thread can be started, call it here."""
 
     def call() -> None:
         try:
             callback(lease)
+        except SystemExit as error:  # it ends that thread, and nothing else
+            if by_a_handler(error):
+                raise
         except Exception:
             logger.exception("A callback of the lease on %r raised", lease.name)
 
-    start_or_call(call, "redislock-lost")
+    if start(call, "redislock-lost") is None:
+        call()
 
 
 # It is a context variable, so that each task has its own. It is set and not reset by token, since
