@@ -13,6 +13,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from fnmatch import translate
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from django.conf import settings
@@ -51,21 +52,17 @@ class _Entries:
         # The longest first.
         self._patterns = sorted((key for key in exact if set("*?[") & set(key)), key=len)[::-1]
         self._pattern = re.compile("|".join(f"({translate(key)})" for key in self._patterns))
-        self._seen: dict[str, str | None] = {}
+        self._matching = lru_cache(maxsize=SEEN)(self._match)
 
     def key(self, name: str) -> str | None:
         """Return the key of the entry that `name` follows, if any."""
         if name in self.exact:
             return name
-        if not self._patterns:
-            return None
-        if name not in self._seen:
-            if len(self._seen) >= SEEN:
-                self._seen.clear()
-            found = self._pattern.match(name)
-            at = found.lastindex if found else None
-            self._seen[name] = None if at is None else self._patterns[at - 1]
-        return self._seen.get(name)
+        return self._matching(name) if self._patterns else None
+
+    def _match(self, name: str) -> str | None:
+        found = self._pattern.match(name)
+        return self._patterns[found.lastindex - 1] if found and found.lastindex else None
 
     def find(self, name: str) -> _Values:
         """Return the entry that `name` follows, or an empty one."""
