@@ -52,7 +52,6 @@ from ..lease.lease import Lease
 from ..lease.lock import UNSET, Lock, refuse_event_loop
 from ..lease.plan import Plan
 from ..lease.transactions import at_end, open_transactions
-from ..lease.watchdog import watchdog
 from ..primitives import record
 from ..primitives.contract import Done, Port, run
 from ..primitives.keys import Keys, validate_name
@@ -66,7 +65,6 @@ from ..settings.validators import (
     validate_wait,
 )
 from ..transport.ports import AsyncPort, SyncPort
-from ..transport.server import server_of
 from .decorate import AnyFunction, FunctionDecorator, LockFor
 from .redis_lock import redis_lock
 
@@ -115,7 +113,7 @@ async def acquire_unless_recorded(
         lease = await its._attempt(port_type, wait)
     except LockReentered:
         # This thread or task is doing the work, unless it was done before.
-        port = port_type(server_of(lock._policy().using))
+        port = port_type(lock._plan().server)
         value = await record.read(port, lock._keys())
         if answers(value, None):
             raise Done(value) from None
@@ -407,9 +405,9 @@ class once(FunctionDecorator[Literal["skip"]]):
             raise
 
     def _wait(self, lock: Lock) -> float | None:
-        policy = lock._policy()
-        wait = policy.wait
-        if wait is not None and watchdog(server_of(policy.using)).owes(lock.name):
+        plan = lock._plan()
+        wait = plan.policy.wait
+        if wait is not None and plan.watchdog.owes(lock.name):
             # A transaction of this process was just rolled back: nobody does the work any more,
             # and the lock is about to be released.
             wait = max(wait, ROLLBACK_RELEASE)
@@ -417,7 +415,7 @@ class once(FunctionDecorator[Literal["skip"]]):
 
     async def _forget(self, port_type: type[SyncPort | AsyncPort]) -> None:
         lock = self._named()
-        await record.forget(port_type(server_of(lock._policy().using)), lock._keys())
+        await record.forget(port_type(lock._plan().server), lock._keys())
 
 
 def _answers(value: bytes | None, lease: Lease | None) -> bool:
@@ -510,7 +508,7 @@ async def _initialise(
     refuse_unknown(given, "initialise", OF_A_RESULT)
     lock = Lock(f"initialise:{validate_name(name)}", **of_lock)
     keys = lock._keys()
-    port = port_type(server_of(lock._policy().using))
+    port = port_type(lock._plan().server)
     if callable(value):
         stands = await record.read(port, keys)
         if stands is not None:

@@ -19,7 +19,6 @@ from ..settings import conf, kinds
 from ..settings.naming import name_maker
 from ..settings.validators import validate_flag, validate_limit
 from ..transport.ports import AsyncPort, SyncPort
-from ..transport.server import server_of
 from .decorate import FunctionDecorator
 
 MAX_NAMES = 250
@@ -316,7 +315,7 @@ class MultiLock(FunctionDecorator[OnConflict_co], Lock):
         return self._held_already(plan, [own] if own else [], wait)
 
     async def _look(self, port_type: type[SyncPort | AsyncPort]) -> list[Sight]:
-        port = port_type(server_of(self._policy().using))
+        port = port_type(self._plan().server)
         return [sight for keys in self._keys().parts for sight in await mutex.holders(port, keys)]
 
     async def _clear(self, *_: object) -> Holder | None:

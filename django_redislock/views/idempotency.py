@@ -62,7 +62,6 @@ from ..settings.validators import (
     validate_period,
 )
 from ..transport.ports import AsyncPort, SyncPort, keep
-from ..transport.server import server_of
 from . import responses
 from .decorator import (
     Call,
@@ -541,7 +540,7 @@ class _KeyedRequest:
         raise Done(known)
 
     async def _record(self, port_type: type[SyncPort | AsyncPort]) -> bytes | None:
-        port = port_type(server_of(self.lock._policy().using))
+        port = port_type(self.lock._plan().server)
         try:
             return await record.read(port, self.lock._keys())
         except LockUnavailable:
