@@ -11,7 +11,7 @@
 --          lock; or nil and what is there. extend(value, left, lives, store, token, lock, beside) lets it
 --          live for `lives` ms, if that is more than is `left`
 -- Needs  clock, value, fence_lost
--- luacheck: read globals now integer parts_of mark_of remember_fence
+-- luacheck: read globals millis integer parts_of mark_of remember_fence
 
 local function extend_all(per, look_at, extend)
   local number, store = #ARGV / 2 - 1, ARGV[2] == '1'
@@ -28,7 +28,7 @@ local function extend_all(per, look_at, extend)
       if ttl ~= ARGV[2 * i + 2] then  -- most leases have the same
         ttl = ARGV[2 * i + 2]
         lives = tonumber(ttl)
-        ends = integer(math.floor(now / 1000) + lives)
+        ends = integer(millis + lives)
       end
       local left = redis.call('PTTL', lock)
       extend(value, left, lives, store, token, lock, beside)

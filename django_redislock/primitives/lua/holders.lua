@@ -1,14 +1,12 @@
 -- Part: a look at the holders of a lock that several may hold.
 --
--- Gives  millis  the time, ms
---        alive   the least score of a lease that has not ended
+-- Gives  alive  the least score of a lease that has not ended
 --        holders_of(lock, holders, most, read)  up to `most` holders, each {value, pttl ms, token}: the one
 --                whose lease ends first comes first. The value is "" if the record of a holder is lost.
 --                `read` is redis.call; or redis.pcall, if records may be in a key of another type
 -- Needs  clock
--- luacheck: read globals now integer
+-- luacheck: read globals millis integer
 
-local millis = math.floor(now / 1000)
 local alive = '(' .. integer(millis)
 
 local function holders_of(lock, holders, most, read)

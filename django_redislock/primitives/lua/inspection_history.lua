@@ -5,7 +5,7 @@
 -- Returns  {the lock's value or nil, the past holders, or the present ones, the newest first ...}; one ""
 --          if the history is of another type
 -- Needs  clock, memory, value
--- luacheck: read globals now PAST_HOLDERS mark_of marked
+-- luacheck: read globals millis PAST_HOLDERS mark_of marked
 
 local history, lock, holders = KEYS[1], KEYS[2], KEYS[3]
 local value = redis.pcall('GET', lock)
@@ -16,7 +16,7 @@ local number = redis.pcall('HLEN', holders)
 if type(number) == 'number' and number > 0 and number <= PAST_HOLDERS then
   for _, record in ipairs(redis.call('HVALS', holders)) do
     local ends = redis.pcall('ZSCORE', lock, string.sub(record, 1, 32))
-    local over = type(ends) == 'table' or not ends or tonumber(ends) <= math.floor(now / 1000)
+    local over = type(ends) == 'table' or not ends or tonumber(ends) <= millis
     if over and mark_of(record) ~= '?' then
       found[#found + 1] = marked(string.match(record, '^[^\t]*'), '|')
     end

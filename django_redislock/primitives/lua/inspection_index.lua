@@ -8,12 +8,12 @@
 --          5 ended  from the beginning: how many leases that should have ended; the last ones to end
 -- Returns  {`first` of the next request or "": these were the last ones, lock, ...}
 -- Needs  clock
--- luacheck: read globals now integer
+-- luacheck: read globals millis integer
 
 local index, first, skip, limit = KEYS[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local some
 if first == '' then
-  local before = redis.call('ZCOUNT', index, '-inf', '(' .. integer(math.floor(now / 1000)))
+  local before = redis.call('ZCOUNT', index, '-inf', '(' .. integer(millis))
   local from = math.max(0, before - ARGV[5])
   some = redis.call('ZRANGE', index, from, from + limit - 1)
 else

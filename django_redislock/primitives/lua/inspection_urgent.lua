@@ -8,13 +8,13 @@
 -- Returns  {number of entries of the index, rank, lock, ...}; for an entry whose lock nobody holds, its
 --          rank and ""
 -- Needs  clock
--- luacheck: read globals now integer
+-- luacheck: read globals millis integer
 
 local index, from, limit, alive = KEYS[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local signs = string.sub(index, 1, -6) .. 'process:'  -- the index is '<prefix>:index'
 local NO_PROCESS = '00000000'
 -- From which score on a lease of a lock that several may hold has not ended.
-local unended = '(' .. integer(math.floor(now / 1000))
+local unended = '(' .. integer(millis)
 -- A lock that several may hold is looked at up to so many holders; with more, Python reads it.
 local FEW = 100
 

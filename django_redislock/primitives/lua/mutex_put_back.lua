@@ -9,7 +9,7 @@
 -- Returns  {1 if any is held now else 0, and for each one that is not:
 --          {position, value, gone}  which one it is, who holds it, why we don't}
 -- Needs  value, fence_lost, guard
--- luacheck: read globals now integer parts_of token_of look pause remember_fence
+-- luacheck: read globals now millis integer parts_of token_of look pause remember_fence
 
 local guard, index, clock = KEYS[#KEYS - 2], KEYS[#KEYS - 1], KEYS[#KEYS]
 local withdrawn = ARGV[2] == '1' and 'withdrawn'
@@ -26,7 +26,7 @@ for i = 1, (#KEYS - 3) / 2 do
     reply[#reply + 1] = {i, there, why}
   else
     redis.call('SET', lock, value, 'PX', lives)
-    scores[#scores + 1] = integer(math.floor(now / 1000) + lives)
+    scores[#scores + 1] = integer(millis + lives)
     scores[#scores + 1] = lock
     newest = math.max(newest, tonumber(fence))
     reply[1] = 1

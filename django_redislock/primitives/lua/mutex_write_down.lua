@@ -7,7 +7,7 @@
 -- Returns  how many were written down
 -- Needs  leases_keys, index, history
 -- luacheck: globals lock history
--- luacheck: read globals now integer index look token_of mark_of CLUSTER write_down unlist_ended
+-- luacheck: read globals millis integer index look token_of mark_of CLUSTER write_down unlist_ended
 
 unlist_ended() -- first: an index of a wrong type ends the script before a mark says that the lock is listed
 local scores = {}
@@ -17,7 +17,7 @@ for i = 1, #ARGV - 1 do
   if token_of(value) == ARGV[i + 1] and mark_of(value) ~= '?' then
     if mark_of(value) == '|' then redis.call('SETRANGE', lock, 32, '+') end
     write_down(value)
-    scores[#scores + 1] = integer(math.floor(now / 1000) + math.max(0, redis.call('PTTL', lock)))
+    scores[#scores + 1] = integer(millis + math.max(0, redis.call('PTTL', lock)))
     scores[#scores + 1] = lock
   end
 end

@@ -18,14 +18,13 @@
 --
 -- A kind is semaphore, read or write; or task (work.lua).
 --
--- Gives  holders, millis, foreign (the key is of another type), NO_ZSET, ends_first, number, ends_of,
+-- Gives  holders, foreign (the key is of another type), NO_ZSET, ends_first, number, ends_of,
 --        held_as, differs, fits, past, drop, expire, settle
 -- Needs  index, history
--- luacheck: read globals integer now lock MINUTE MOST PAST_HOLDERS mark_of marked enlist unlist
+-- luacheck: read globals integer millis lock MINUTE MOST PAST_HOLDERS mark_of marked enlist unlist
 -- luacheck: read globals write_end write_down
 
 local holders = KEYS[8]
-local millis = math.floor(now / 1000)
 
 local NO_ZSET = 'no sorted set'
 local foreign = type(redis.pcall('ZCARD', lock)) == 'table'

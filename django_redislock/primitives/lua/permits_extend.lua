@@ -7,10 +7,9 @@
 --          {position, value, gone}  which one it is, what is at the key if that is not ours, why
 --                                   we don't hold it}
 -- Needs  memory, extend
--- luacheck: read globals now integer with_ttl MINUTE extend_all
+-- luacheck: read globals millis integer with_ttl MINUTE extend_all
 
 local NO_ZSET = 'no sorted set'
-local millis = math.floor(now / 1000)
 
 -- When the lease ends that is looked at, ms.
 local ends
