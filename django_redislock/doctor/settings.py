@@ -18,7 +18,7 @@ from ..base.callables import Parameters, kind_of
 from ..periodic.job import discover, jobs
 from ..primitives.keys import MAX_NAME
 from ..settings import conf, kinds, naming
-from ..settings.conf import aliases, entries, job_entries, policies, source
+from ..settings.conf import aliases, entries, policies, source
 from ..settings.policy import DEFAULTS, JOB_SETTINGS
 from ..settings.validators import function_of
 from ..transport.server import clustered
@@ -315,7 +315,7 @@ def job_findings() -> Iterator[Finding]:
             id="redislock.E003", message=str(error), hint="Correct it where the message says."
         )
         return
-    for entry in job_entries():
+    for entry in entries("JOBS"):
         if not any(fnmatchcase(name, entry) for name in names):
             yield Finding(
                 id="redislock.W006",

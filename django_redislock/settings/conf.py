@@ -246,14 +246,9 @@ def source() -> Any:
     return getattr(settings, "REDISLOCK", {})
 
 
-def entries() -> list[str]:
-    """Return the keys of `LOCKS`: names and patterns."""
-    return list(source().get("LOCKS", ()))
-
-
-def job_entries() -> list[str]:
-    """Return the keys of `JOBS`: names and patterns."""
-    return list(source().get("JOBS", ()))
+def entries(of: str = "LOCKS") -> list[str]:
+    """Return the keys of `LOCKS`, or of `JOBS`: names and patterns."""
+    return list(source().get(of, ()))
 
 
 def policies() -> list[Policy]:
