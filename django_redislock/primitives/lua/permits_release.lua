@@ -3,23 +3,20 @@
 --
 -- KEYS     as in permits.lua
 -- ARGV     1 as in lock.lua
---          2 withdraw  1 when an acquire of this token may still be on its way: it leaves
---                      a tombstone, so that the late one is refused. Else 0.
+--          2 late      1 when an acquire of this token may still be on its way, as in withdraw.lua. Else 0.
 --          3 own_inbox as in mutex_release.lua
 -- Returns  {1, now µs, granted} released; as in mutex_release.lua
 --          {0, value, gone}     not held: what is at the key if that is not ours, what was written
 --                               of our token
--- Needs  lock, queue, permits_grant
+-- Needs  lock, queue, permits_grant, withdraw
 -- luacheck: globals own_inbox
--- luacheck: read globals now integer gone token MINUTE granted leave_queue hand_over
+-- luacheck: read globals now integer token granted leave_queue hand_over withdraw
 -- luacheck: read globals foreign NO_ZSET ends_of fits drop expire settle grant
 
-local withdraw = ARGV[2] == '1'
 own_inbox = ARGV[3] or ''
 
 if not foreign then expire() end
 local held = not foreign and ends_of(token)
-local why = (withdraw or not held) and redis.call('GET', gone)
 local _, listed
 
 if held then
@@ -33,10 +30,7 @@ if not foreign then
   settle(listed or handed)
 end
 
-if withdraw and not why then
-  redis.call('SET', gone, 'withdrawn', 'PX', MINUTE)
-end
-
+local why = withdraw(ARGV[2] == '1', held)
 if held then
   return {1, integer(now), granted}
 end
