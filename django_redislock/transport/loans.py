@@ -145,16 +145,15 @@ class _Lenders:
     def _reserve(self) -> bool:
         if sys.is_finalizing():  # other threads stand still
             return False
+        if _takes(self._free):
+            return True
         try:
-            self._free.pop()
-        except IndexError:
-            try:
-                # Not threading.Thread, whose start() an exception of a signal's handler confuses.
-                _thread.start_new_thread(self._work, ())
-            except RuntimeError as error:
-                if error.__traceback__ is None or error.__traceback__.tb_next is None:
-                    return False
-                raise  # it comes from a signal's handler
+            # Not threading.Thread, whose start() an exception of a signal's handler confuses.
+            _thread.start_new_thread(self._work, ())
+        except RuntimeError as error:
+            if error.__traceback__ is None or error.__traceback__.tb_next is None:
+                return False
+            raise  # it comes from a signal's handler
         return True
 
     def _work(self) -> None:
@@ -169,9 +168,7 @@ class _Lenders:
             self._look()
 
     def _may_end(self) -> bool:
-        try:
-            self._free.pop()
-        except IndexError:
+        if not _takes(self._free):
             return False  # a job is on its way to this thread
         if self.loans and not self._free:
             self._free.append(None)  # the last one looks after the loans
@@ -409,9 +406,10 @@ class Lines:
         return min(MOST_KEPT, limit // 10, limit - threading.active_count())
 
 
-def _takes(turn: list[None]) -> bool:
+def _takes(entries: list[None]) -> bool:
+    """Take an entry out of a list, which others may do at the same time. False: it is empty."""
     try:
-        turn.pop()
+        entries.pop()
     except IndexError:
         return False
     return True
