@@ -1,6 +1,6 @@
 -- Part: the ledger of a periodic job.
 --
--- Takes  ledger  its key, a hash:
+-- KEYS   the last one  ledger  hash. A script for several jobs sets it for one after the other:
 --          claimed  the last tick that was claimed or passed over, µs
 --          paused   at, µs|by|why; absent: it is not paused
 --          open     the id of the run that has not ended
@@ -9,9 +9,11 @@
 --          request  at, µs|id|by: a run that an operator wants; at is "": it has been taken
 --          runs     ids of the last runs, the oldest first, each followed by a space
 --          <id>     planned, µs|started, µs|ended, µs|outcome|attempt|fencing token|owner|why
--- Gives  parts, readable, instant, ids_of, fence_of, enter, close, request_of, take_request, YEAR
--- Needs  value, ledger_key
--- luacheck: read globals parts_of ledger
+-- Gives  ledger, parts, readable, instant, ids_of, fence_of, enter, close, request_of, take_request, YEAR
+-- Needs  value
+-- luacheck: read globals parts_of
+
+local ledger = KEYS[#KEYS]
 
 -- The number of runs that are kept, besides the one that has not ended.
 local KEPT = 20

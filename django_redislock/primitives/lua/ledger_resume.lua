@@ -3,7 +3,7 @@
 -- KEYS     1 ledger, as in ledger.lua
 -- ARGV     1 the word that the answer begins with
 -- Returns  1; or 0: it was not paused
--- Needs  clock, ledger_key
+-- Needs  clock, ledger
 -- luacheck: read globals now integer ledger
 
 if redis.call('HDEL', ledger, 'paused') == 0 then
