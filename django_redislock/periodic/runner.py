@@ -19,7 +19,7 @@ from ..base.exceptions import LockError, LockUnavailable
 from ..primitives import ledger
 from ..primitives.contract import run
 from ..primitives.ledger import Answer, JobSight, RunRequest, Wanted
-from ..primitives.waiting import backoff, own
+from ..primitives.waiting import backoff, chance
 from ..transport.ports import SyncPort
 from ..transport.server import server_of
 from .execution import JobRun, Workers
@@ -287,7 +287,7 @@ class Runner:
         if len(due) > 1:
             self._look(due)
         # Schedulers claim in different orders, so that each gets some.
-        own.shuffle(due)
+        chance.shuffle(due)
         while due := self._startable(due):
             if self._claim(due.pop()) == "taken" and len(due) > 1:
                 self._look(due)

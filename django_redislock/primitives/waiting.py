@@ -18,10 +18,10 @@ logger = logging.getLogger("django_redislock")
 
 Uniform = Callable[[float, float], float]
 
-own = random.SystemRandom()
+chance = random.SystemRandom()
 """A generator of its own: the numbers that a project draws after random.seed() must not depend on
 our waiters."""
-uniform: Uniform = own.uniform
+uniform: Uniform = chance.uniform
 
 NEVER = float("inf")
 

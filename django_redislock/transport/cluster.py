@@ -18,7 +18,6 @@ Source: the Redis Cluster specification.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -29,7 +28,7 @@ from ..base.clock import now
 from ..base.exceptions import LockUnavailable
 from ..primitives.contract import NO_TERMS, Terms
 from ..primitives.keys import name_of
-from ..primitives.waiting import NEVER
+from ..primitives.waiting import NEVER, chance
 from .protocol import Command, pack
 
 Node = tuple[str, int]
@@ -133,7 +132,7 @@ class Cluster(Generic[Pool]):
         """Ask any node for the map of slots and nodes."""
         self._stale = False  # other threads use the old map meanwhile
         nodes = list({node for node in self._slots if node} | set(self.seeds))
-        random.SystemRandom().shuffle(nodes)
+        chance.shuffle(nodes)
         nodes.sort(key=self.failed.__contains__)
         error: LockUnavailable | None = None
         passing, away = False, True

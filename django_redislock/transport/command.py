@@ -8,7 +8,6 @@ its answer was lost, and redis-py's own retry would send it again without tellin
 from __future__ import annotations
 
 import errno
-import random
 import re
 import socket
 import ssl
@@ -38,7 +37,7 @@ from ..base.process import by_a_handler
 from ..primitives import scripts
 from ..primitives.contract import NO_TERMS, Terms, run
 from ..primitives.keys import Word, name_of
-from ..primitives.waiting import NEVER
+from ..primitives.waiting import NEVER, chance
 from .cluster import Cluster, Node, unavailable
 from .connections import AsyncPool, Pool
 from .line import Line
@@ -143,7 +142,7 @@ def primary_at(pool: Pool, node: Node | None) -> redis.ConnectionPool:
     that are published; or of the only server. Raises `LockUnavailable`."""
     if node is not None and isinstance(pool, Cluster):
         return pool.pool(node)
-    return random.SystemRandom().choice(primaries(pool))
+    return chance.choice(primaries(pool))
 
 
 class TooFewReplicas(RedisError):
