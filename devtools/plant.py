@@ -500,6 +500,12 @@ FAULTS = [
         "tests/faults/test_restart.py -k test_an_outage",
     ),
     Fault(
+        "inbox: the thread that looks after it takes a waiter's place, again and again",
+        "idle[-1].set()",
+        "self._idle.popitem()[1].set()",
+        "tests/faults/test_idle_inbox.py -k one_waits",
+    ),
+    Fault(
         "waiters: only those that listen stand in line",
         "            await self.sleep(seconds)\n            await self._take_turn(until)\n",
         "            await self.sleep(seconds)\n",
