@@ -32,6 +32,7 @@ from .primitives.keys import Keys, Word
 from .primitives.scripts import ask, flag
 from .settings import conf, kinds
 from .settings.policy import Policy
+from .settings.validators import validate_wait
 from .transport.ports import SyncPort
 from .transport.server import Server, server_of_client
 
@@ -79,13 +80,16 @@ class Lock(RedisLock):
             blocking = self.blocking
         if blocking_timeout is None:
             blocking_timeout = self.blocking_timeout
+        if not isinstance(blocking_timeout, int | float | None):
+            validate_wait(blocking_timeout, "blocking_timeout")  # refuses it
         wait = None if blocking_timeout is None else max(0.0, blocking_timeout)
         given = secrets.token_hex(16) if token is None else token
         return self.do_acquire(self._encode(given), wait if blocking else 0.0)
 
     def do_acquire(self, token: Any, wait: float | None = 0.0) -> bool:
-        if self.timeout and self.timeout < MIN_TIMEOUT:
-            raise ValueError(
+        number = isinstance(self.timeout, int | float)
+        if self.timeout and not (number and self.timeout >= MIN_TIMEOUT):
+            raise (ValueError if number else TypeError)(
                 f"timeout must be {MIN_TIMEOUT} seconds or more, or None for a lock that is "
                 f"renewed until it is released, not {self.timeout!r}"
             )

@@ -801,7 +801,13 @@ class TestChanged:
             ours().acquire()
         assert redis.smembers(KEY) == {b"x"}
 
-    @pytest.mark.parametrize("timeout", [0.001, -1])
+    def test_no_numbers(self, ours: Make) -> None:
+        with pytest.raises(TypeError, match=r"timeout must be .* seconds or more, or None.*'5'"):
+            ours(timeout="5").acquire()
+        with pytest.raises(TypeError, match=r"blocking_timeout must be a number of seconds.*'5'"):
+            ours(blocking_timeout="5").acquire()
+
+    @pytest.mark.parametrize("timeout", [0.001, -1, float("nan")])
     def test_a_timeout_that_is_over_at_once(
         self, ours: Make, redis: Redis, timeout: float
     ) -> None:
