@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import operator
+import re
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -320,7 +321,7 @@ def test_the_watchdog_survives_its_own_failure(
     with redis_lock("job", ttl=3):
         assert failed.wait(PATIENCE)
         wait_for_renewal(redis)
-    assert "could not be renewed" in caplog.text
+    assert "The lease on 'job' could not be renewed" in caplog.text
 
 
 async def test_cancel_on_lost_cancels_the_block(redis: Redis) -> None:
@@ -457,7 +458,11 @@ class TestCohorts:
         eventually(lambda: not redis.exists("redislock:{member:0}"))
 
     def test_no_answer(
-        self, cohort: list[Lease], requests: list[list[str]], monkeypatch: pytest.MonkeyPatch
+        self,
+        cohort: list[Lease],
+        requests: list[list[str]],
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
     ) -> None:
         """All are in doubt once, and are renewed together again after the next answer."""
         real, failed = mutex.extend, threading.Event()
@@ -471,6 +476,7 @@ class TestCohorts:
         monkeypatch.setattr(mutex, "extend", extend)
         assert failed.wait(PATIENCE)
         self.stays(cohort, requests)
+        assert re.search("6 leases, that on 'member:.' among them, could not be", caplog.text)
 
     def test_more_than_one_request_may_have(
         self,

@@ -440,7 +440,7 @@ class Watchdog:
             try:
                 run(batch[0].primitive.write_down(port, batch))
             except LockError as error:
-                logger.debug("%d leases could not be written down: %s", len(batch), error)
+                logger.debug("%s could not be written down: %s", _text(batch), error)
                 done = False
                 if isinstance(error, LockUnavailable) and error.silent:
                     break  # the others would take as long again
@@ -540,11 +540,12 @@ class Watchdog:
                 return True
         except LockUnavailable as error:
             level = logging.WARNING if news else logging.DEBUG
-            logger.log(level, "%d leases could not be renewed: %s", len(leases), error)
+            some = _text([lease.claim for lease in leases])
+            logger.log(level, "%s could not be renewed: %s", some, error)
             # Another part of a sharded server may have an error of its own.
             return self.server.clustered and isinstance(error.__cause__, ResponseError)
         except Exception:
-            logger.exception("%d leases could not be renewed", len(leases))
+            logger.exception("%s could not be renewed", _text([its.claim for its in leases]))
         for lease in leases:
             lease.unknown()
         return ask
@@ -585,6 +586,13 @@ class Watchdog:
 def _kind(claim: Claim) -> tuple[str, str]:
     """Return what the claims of one request to write them down have in common."""
     return claim.primitive.kind, claim.names[0].index
+
+
+def _text(claims: Sequence[Claim]) -> str:
+    name = claims[0].keys.name
+    if len(claims) == 1:
+        return f"The lease on {name!r}"
+    return f"{len(claims)} leases, that on {name!r} among them,"
 
 
 def watchdog(server: Server) -> Watchdog:
