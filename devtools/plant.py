@@ -378,8 +378,8 @@ FAULTS = [
     ),
     Fault(
         "after loss: an exported lease is not put back",
-        "            primitive=plan.primitive,\n            guarded=plan.guarded,\n",
-        "            primitive=plan.primitive,\n",
+        "            guarded=kinds.guarded(policy, clustered),\n",
+        "",
         f"{AFTER_LOSS} -k continued_elsewhere",
     ),
     Fault(

@@ -20,9 +20,9 @@ from ..primitives.timestamp import TOGETHER
 from ..settings import conf, kinds
 from ..settings.policy import DEFAULTS, EXPORT_VALIDATORS, Policy
 from ..settings.validators import MIN_TTL, validate_label
+from ..transport.server import clustered
 from .lifetime import NEVER, Lifetime
 from .notes import EXPORTED
-from .plan import Plan
 
 SALT = "django_redislock.lease.lease"
 
@@ -111,15 +111,15 @@ class Exported(NamedTuple):
 
     def claim(self) -> Claim:
         """Return the claim of this thread or task that continues the lease."""
-        plan = Plan(self.policy)
+        policy = self.policy
         claim = Claim(
-            keys=plan.keys(self.name),
+            keys=kinds.keys(policy, self.name, clustered),
             token=tokens.new(),
-            ttl=plan.ttl,
+            ttl=min(policy.ttl, policy.max_hold or policy.ttl),
             owner=people.owner(people.holder()),
             label=self.label,
-            primitive=plan.primitive,
-            guarded=plan.guarded,
+            primitive=kinds.primitive(policy),
+            guarded=kinds.guarded(policy, clustered),
         )
         times, _, text = self.note.partition("|")
         claim.found = EXPORTED + f"{times}|0|0|{text}".encode() if text else None
