@@ -509,7 +509,7 @@ class Watchdog:
         index = claim.names[0].index
         slot, alone = 0, ""
         if self.server.clustered:
-            slots = {self.server.slot(keys.lock) for keys in claim.renewed_keys}
+            slots = {*self.server.slots([keys.lock for keys in claim.renewed_keys])}
             slot, alone = min(slots), claim.token if len(slots) > 1 else ""
         return claim.primitive.kind, index, slot, alone, lease.terms
 
@@ -589,6 +589,7 @@ def _kind(claim: Claim) -> tuple[str, str]:
 
 
 def _text(claims: Sequence[Claim]) -> str:
+    """Return the subject of a sentence about the leases of these claims."""
     name = claims[0].keys.name
     if len(claims) == 1:
         return f"The lease on {name!r}"

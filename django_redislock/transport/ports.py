@@ -183,7 +183,7 @@ class BasePort:
                     if short:
                         return None
                     clustered, keys = True, _alone(keys)
-                    if len(set(map(self._server.slot, keys))) > 1:
+                    if len(set(self.slots(keys))) > 1:
                         raise  # the caller may ask again, slot by slot
             try:
                 return scripts.AT_ONCE[name](answer) if short else answer
@@ -242,7 +242,7 @@ class BasePort:
         raise NotImplementedError
 
     def slots(self, keys: Sequence[str]) -> Sequence[int]:
-        return [*map(self._server.slot, keys)] if self._server.clustered else [0] * len(keys)
+        return self._server.slots(keys)
 
     def _waker(self) -> Waker:
         # New for each registration: a wake-up that is still on its way when the waiter stops

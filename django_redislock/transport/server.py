@@ -17,7 +17,7 @@ import asyncio
 import sys
 import weakref
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Hashable, Iterator
+from collections.abc import AsyncGenerator, Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, TypeVar
@@ -93,10 +93,10 @@ class Server:
         pool = self.shared_pool()
         return pool if isinstance(pool, Cluster) else lines_of(pool)
 
-    def slot(self, key: str) -> int:
-        """Return the slot of a key: one script may touch keys of one slot only. On one primary all
-        keys have slot 0."""
-        return slot_of(key) if self.clustered else 0
+    def slots(self, keys: Sequence[str]) -> list[int]:
+        """Return the slot of each key: one script may touch keys of one slot only. On one primary
+        all keys have slot 0."""
+        return [*map(slot_of, keys)] if self.clustered else [0] * len(keys)
 
     def kept(self, make: Callable[..., T], *more: Hashable) -> T:
         """Return the object that `make(server, *more)` has made for this server in this process,
