@@ -60,10 +60,14 @@ ANSWERS = [
 """Scripts, some of whose answers are read the short way, and some of which only look like it."""
 
 
-def ask(pool: Any, body: str = "return {1, 2}", until: float = NEVER) -> Any:
-    """Ask a server to run a script, over a line."""
+def ask(
+    pool: Any, body: str = "return {1, 2}", until: float = NEVER, *before: protocol.Word
+) -> Any:
+    """Ask a server to run a script, over a line; behind another command."""
     text = scripts._FRAME.format(body)
     command = protocol.script(text, [], [tokens.word()], "EVAL")
+    if before:
+        command = command.behind(protocol.pack(before))
     return run(carry_out(lines_of(pool), command, until=until))
 
 
@@ -81,6 +85,26 @@ def test_it_reads_what_redis_py_reads(pool: ConnectionPool, script: str) -> None
     for _ in range(2):
         assert ask(pool, script) == theirs
         assert ask(pool) == [1, 2]
+
+
+BEFORE = [("PING",), ("NOTHING",), ("ECHO", "x" * 100_000), ("LRANGE", "nothing", 0, -1)]
+"""Commands before another one, with answers of all kinds."""
+
+
+@pytest.mark.parametrize("before", BEFORE)
+@pytest.mark.parametrize("script", ANSWERS)
+def test_an_answer_behind_another_one(
+    pool: ConnectionPool, script: str, before: tuple[Any, ...]
+) -> None:
+    """The first one is skipped, whatever it is: on a new line, and on one that is kept."""
+    theirs = Redis(connection_pool=pool).eval(script, 0)
+    for _ in range(2):
+        assert ask(pool, script, NEVER, *before) == theirs
+        assert ask(pool) == [1, 2]
+    with pytest.raises(redis.exceptions.NoScriptError):
+        unknown = protocol.script("0" * 40, [], ["abc"]).behind(protocol.PING)
+        run(carry_out(lines_of(pool), unknown))
+    assert ask(pool) == [1, 2]
 
 
 def test_an_error_is_theirs(pool: ConnectionPool) -> None:

@@ -242,7 +242,7 @@ async def test_a_broken_connection_fails_all_under_way(shared: Multiplexed, redi
     finally:
         redis.execute_command("CLIENT", "UNPAUSE")
     assert all(isinstance(error, LockUnavailable) and error.doubtful for error in failed)
-    late = link.send(pack(("INCR", "redislock:number")))
+    late = link.exchange(pack(("INCR", "redislock:number")), None, now() + PATIENCE)
     with pytest.raises(multiplexed.NotSent):
         await late
     assert not redis.exists("redislock:number")
@@ -382,7 +382,7 @@ async def test_a_cancelled_request(shared: Multiplexed, redis: Redis) -> None:
     first = link.exchange(blocking("redislock:nothing"), None, now() + PATIENCE)
     sent = asyncio.ensure_future(carry_out(shared, "INCR", "redislock:sent"))
     await asyncio.sleep(0)
-    others = [link.send(pack(("PING",))) for _ in range(20)]
+    others = [link.exchange(pack(("PING",)), None, now() + PATIENCE) for _ in range(20)]
     unsent = asyncio.ensure_future(carry_out(shared, "INCR", "redislock:unsent"))
     await asyncio.sleep(0)
     unsent.cancel()
@@ -392,6 +392,20 @@ async def test_a_cancelled_request(shared: Multiplexed, redis: Redis) -> None:
     assert redis.get("redislock:sent") == b"1"
     assert not redis.exists("redislock:unsent")
     assert shared.ready() is link
+
+
+@pytest.mark.parametrize("before", [("PING",), ("NOTHING",), ("ECHO", "x" * 100_000)])
+@on_one
+async def test_an_answer_behind_another_one(shared: Multiplexed, before: tuple[Any, ...]) -> None:
+    """The first one is skipped, whatever it is, and whether somebody waits for the second one."""
+    its = script(ECHO, [], ["word", "x"], "EVAL")
+    for one in (its, its.behind(pack(before)), its.behind(pack(before)).behind(pack(before))):
+        answers = [command.carry_out(shared, one) for _ in range(3)]
+        given_up, *others = map(asyncio.ensure_future, answers)
+        await asyncio.sleep(0)
+        given_up.cancel()
+        assert await asyncio.gather(*others) == [b"x", b"x"]
+    assert len(shared.links) == 1
 
 
 @pytest.mark.parametrize("stray", [b"+OK\r\n", b"$-1\r\n", b"*1\r\n:1\r\n", b"?\r\n"], ids=repr)

@@ -18,7 +18,7 @@ from django_redislock import LockUnavailable
 from django_redislock.primitives.contract import run
 from django_redislock.transport.cluster import HOPS, SLOTS, Cluster, _map, slot_of
 from django_redislock.transport.entries import url_of
-from django_redislock.transport.protocol import Command, script
+from django_redislock.transport.protocol import ASKING, Command, script
 
 A, B, C = ("a", 1), ("b", 2), ("c", 3)
 KEY = "redislock:{job}"
@@ -54,7 +54,9 @@ class Nodes:
         self.asked: list[Asked] = []
         self.cluster: Cluster[Pool] = Cluster(seeds or (A,), Pool)
 
-    async def send(self, pool: Pool, command: Command, *_: Any, asking: bool = False) -> Any:
+    async def send(self, pool: Pool, command: Command, *_: Any) -> Any:
+        asking = command.packed.startswith(ASKING)
+        assert command.before == asking
         self.asked.append((pool.node, word_of(command), asking))
         answer: Any = "done"
         if pool.node in self.away:

@@ -262,6 +262,7 @@ async def drop(port: Port, claim: Claim) -> bool:
             if await port.script(*request) is not None:
                 claim.released += (*request.keys,)
                 return True
+            port.busy(claim.keys)  # others wait, and are handed the lock
         except LockUnavailable as error:
             claim.failed = error
     return False

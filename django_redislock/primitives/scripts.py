@@ -83,6 +83,9 @@ AT_ONCE: dict[str, Callable[[Any], Any]] = {
 """Redis makes all functions of a script anew at each call, and these scripts have none, nor a
 frame. With the readers of their answers, as for `ask`: each returns the answer as it is."""
 
+WAKING = frozenset({"mutex_release", "permits_release", "record_release"})
+"""Those that hand a lock to waiters of other processes, most of the time that somebody waits."""
+
 GUARDED = "_guarded"
 """The end of the name of a script that gives nothing to anybody new after lost data. It is the
 file of the script without it, with one more part."""

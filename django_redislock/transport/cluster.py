@@ -29,7 +29,7 @@ from ..base.exceptions import LockUnavailable
 from ..primitives.contract import NO_TERMS, Terms
 from ..primitives.keys import name_of
 from ..primitives.waiting import NEVER, chance
-from .protocol import Command, pack
+from .protocol import ASKING, Command, pack
 
 Node = tuple[str, int]
 """Its host and port."""
@@ -94,7 +94,8 @@ class Cluster(Generic[Pool]):
             raise unavailable(key, f"no node of the cluster serves its slot {slot}")
         for _ in range(HOPS):
             try:
-                answer = await send(self.pool(node), command, terms, until, asking=asking)
+                its = command.behind(ASKING) if asking else command
+                answer = await send(self.pool(node), its, terms, until)
             except LockUnavailable as error:
                 cause = error.__cause__
                 if isinstance(cause, AskError):  # MOVED is one, too

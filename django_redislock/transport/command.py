@@ -84,11 +84,9 @@ async def carry_out(
     command: Command,
     terms: Terms = NO_TERMS,
     until: float = NEVER,
-    asking: bool = False,
 ) -> Any:
     """Send a command over one of these connections, and return its answer as bytes. It takes one
-    round trip, and has time until then, by our clock. A cluster takes scripts only; with `asking`,
-    its nodes get the command behind ASKING.
+    round trip, and has time until then, by our clock. A cluster takes scripts only.
 
     Raises `LockUnavailable` if there is no answer in time, or if too few replicas confirm what the
     command wrote; `LockError` if a key has a wrong type.
@@ -98,29 +96,27 @@ async def carry_out(
             return await links.execute(command, carry_out, terms, until)
         links = lines_of(links)
     handled = sys.exception()
-    its = _InSteps(command, terms, asking) if asking or terms.replicas else command
+    its = _Confirmed(command, terms) if terms.replicas else command
     try:
         return await links.exchange(its, terms, until)
     except BaseException as error:
-        done = isinstance(its, _InSteps) and its.carried_out
+        done = isinstance(its, _Confirmed) and its.carried_out
         fail(error, command.key, handled, carried_out=done, by_path=links.by_path)
 
 
-class _InSteps:
-    """A command that is sent behind ASKING, or that replicas confirm: on the same connection,
-    since ASKING holds for its next command, and WAIT is about what it has written."""
+class _Confirmed:
+    """A command that replicas confirm: on the same connection, since WAIT is about what that has
+    written."""
 
     carried_out = False
 
-    def __init__(self, command: Command, terms: Terms, asking: bool) -> None:
-        self._command, self._terms, self._asking = command, terms, asking
+    def __init__(self, command: Command, terms: Terms) -> None:
+        self._command, self._terms = command, terms
 
     async def over(self, link: Line | Link, until: float) -> Any:
-        if self._asking:
-            link.asking()
         answer = await self._command.over(link, until)
         terms = self._terms
-        if terms.replicas and isinstance(answer, list) and answer[:1] == [1]:  # it was granted
+        if isinstance(answer, list) and answer[:1] == [1]:  # it was granted
             self.carried_out = True
             wait = pack(_wait(terms, until))
             _confirm(await link.exchange(wait, None, until, terms.replicas_timeout), terms)

@@ -25,7 +25,6 @@ from ..base.clock import now
 from ..primitives.waiting import NEVER
 from .protocol import (
     ANSWER_WITHIN,
-    ASKING,
     NOTHING,
     PUSH,
     believed,
@@ -84,10 +83,10 @@ class Line:
         self._own = self._patience = sock.gettimeout()
         self._usual = ANSWER_WITHIN if self._own is None else self._own
 
-    def ask(self, packed: bytes, word: str | None, until: float) -> Any:
+    def ask(self, packed: bytes, word: str | None, until: float, before: int = 0) -> Any:
         """Send a request, and return its answer. `word` is the first of a script's ARGV; `None`
         means that the command is no script. The answer may take until then, by our clock, and no
-        longer than the usual time.
+        longer than the usual time. The answers to so many commands `before` it are skipped.
 
         Raises the error that is the answer; or that of redis-py for a lost connection.
         """
@@ -102,14 +101,14 @@ class Line:
         if word is not None and (answer := short_answer(seen, word)) is not None:
             self.clean, self.busy = True, False
             return answer
-        return self.go_on(seen, word, until)
+        return self.go_on(seen, word, until, before)
 
-    def go_on(self, seen: bytes | None, word: str | None, until: float) -> Any:
+    def go_on(self, seen: bytes | None, word: str | None, until: float, before: int = 0) -> Any:
         """Return the answer to a request that was sent, where `seen` has come already; `None`:
         nothing was read. The other arguments and the errors are those of `ask`."""
         if seen is not None:
             self._take(seen)
-        answer = believed(self._answers(1, word, until)[0], word)
+        answer = believed(self._answers(before + 1, word, until)[-1], word)
         self.busy = is_last(answer)
         if isinstance(answer, Exception):
             raise answer
@@ -121,9 +120,10 @@ class Line:
         word: str | None,
         until: float,
         patience: float = 0.0,  # noqa: ARG002  # of a connection that tasks share
+        before: int = 0,
     ) -> Any:
         """Do what `ask` does, as a coroutine that never suspends."""
-        return self.ask(packed, word, until)
+        return self.ask(packed, word, until, before)
 
     def answers(self, packed: bytes, number: int, until: float) -> list[Any]:
         """Send so many commands at once, and return their answers. Errors are returned, too."""
@@ -132,11 +132,6 @@ class Line:
         found = self._answers(number, None, until)
         self.busy = any(map(is_last, found))
         return found
-
-    def asking(self) -> None:
-        """Send ASKING, whose answer is one of those that are skipped."""
-        self.busy, self.clean = True, False
-        self._write(ASKING, NEVER)
 
     def _answers(self, number: int, word: str | None, until: float) -> list[Any]:
         """Return the answers to the last requests.
@@ -228,10 +223,10 @@ class LineByMethods(Line):
     def _begin(self) -> None:
         self._usual = getattr(self.connection, "socket_timeout", None) or ANSWER_WITHIN
 
-    def ask(self, packed: bytes, word: str | None, until: float) -> Any:
+    def ask(self, packed: bytes, word: str | None, until: float, before: int = 0) -> Any:
         self.busy = True
         self._write(packed, until)
-        return self.go_on(None, word, until)
+        return self.go_on(None, word, until, before)
 
     def _next(self, until: float) -> Any:
         within = max(min(until - now(), self._usual), LAST_MOMENT)

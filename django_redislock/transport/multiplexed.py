@@ -30,7 +30,6 @@ from ..primitives.waiting import NEVER
 from .maintenance import hand_on
 from .protocol import (
     ANSWER_WITHIN,
-    ASKING,
     FULL,
     NOTHING,
     PUSH,
@@ -228,7 +227,10 @@ class Link(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self.pending: deque[Request] = deque()
         """The requests that were written, the oldest one first."""
-        self._unwritten: list[tuple[asyncio.Future[Any], str | None, float, bytes]] = []
+        self._unwritten: list[tuple[asyncio.Future[Any], str | None, float, bytes, int]] = []
+        self._nobody: asyncio.Future[Any] = self._loop.create_future()
+        """The future of answers that are skipped."""
+        self._nobody.cancel()
         self._used = self._loop.time()
         """When it was last used."""
         self._paused = False
@@ -261,33 +263,28 @@ class Link(asyncio.Protocol):
         return most > 0 and not self.pending and self._loop.time() - self._used > most
 
     def exchange(
-        self, packed: bytes, word: str | None, until: float, patience: float = 0.0
+        self,
+        packed: bytes,
+        word: str | None,
+        until: float,
+        patience: float = 0.0,
+        before: int = 0,
     ) -> asyncio.Future[Any]:
         """Send a request, and return the future of its answer, for which the caller waits until
-        then, by our clock. After the usual time and `patience` the connection counts as dead."""
-        future = self.send(packed, word, patience)
-        within = until - now()
-        if within < self._owner.answer_within + patience:
-            later = self._loop.call_later
-            timer = later(within, later, GRACE, _give_up, future, within)
-            future.add_done_callback(lambda _: timer.cancel())
-        return future
-
-    def asking(self) -> None:
-        """Send ASKING."""
-        self.send(ASKING)
-
-    def send(
-        self, packed: bytes, word: str | None = None, patience: float = 0.0
-    ) -> asyncio.Future[Any]:
-        """`exchange` for an answer that nobody waits for."""
+        then, by our clock. After the usual time and `patience` the connection counts as dead. The
+        answers to so many commands `before` it are skipped."""
         future: asyncio.Future[Any] = self._loop.create_future()
-        self._unwritten.append((future, word, patience, packed))
+        self._unwritten.append((future, word, patience, packed, before))
         if len(self._unwritten) == 1:
             if len(self.pending) < FEW:
                 self._write()
             else:
                 self._loop.call_soon(self._write)
+        within = until - now()
+        if within < self._owner.answer_within + patience:
+            later = self._loop.call_later
+            timer = later(within, later, GRACE, _give_up, future, within)
+            future.add_done_callback(lambda _: timer.cancel())
         return future
 
     def _write(self) -> None:
@@ -297,9 +294,10 @@ class Link(asyncio.Protocol):
         requests, self._unwritten = self._unwritten, []
         self._used = time = self._loop.time()
         packed = []
-        for future, word, patience, its in requests:
+        for future, word, patience, its, before in requests:
             if not future.done():
                 due = time + self._owner.answer_within + patience
+                self.pending += [(self._nobody, None, due)] * before
                 self.pending.append((future, word, due))
                 packed.append(its)
         if packed:

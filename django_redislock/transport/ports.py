@@ -34,7 +34,7 @@ from .connections import Pool
 from .inbox import Inbox, Process, Waker
 from .line import Line
 from .loans import Lines, apart
-from .protocol import NOTHING, Command, pack
+from .protocol import NOTHING, PING, Command, pack
 from .protocol import script as packed_script
 from .quorum import Requests, Round
 from .server import Server, ending, joined, of_loop, server_of
@@ -155,6 +155,7 @@ class BasePort:
         clustered, given, mended = self._server.clustered, keys, False
         how, body = "EVALSHA", script.sha
         short = name in scripts.AT_ONCE
+        wakes = name in scripts.WAKING
         if clustered:
             if short:
                 return None
@@ -166,7 +167,8 @@ class BasePort:
                         begun, self.begun = self.begun, None
                         answer = begun()
                     else:
-                        answer = await self._execute(packed_script(body, keys, args, how))
+                        command = packed_script(body, keys, args, how)
+                        answer = await self._execute(command.behind(PING) if wakes else command)
                     break
                 except NoScriptError:  # after a restart, or SCRIPT FLUSH
                     if how == "EVAL":

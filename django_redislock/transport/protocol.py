@@ -70,9 +70,15 @@ class Command(NamedTuple):
     """The first of a script's ARGV, with which its answer begins."""
     key: str = ""
     """The first key, by which a cluster finds its node."""
+    before: int = 0
+    """The number of commands that are sent before it, in one write. Their answers are skipped."""
 
     def over(self, link: Any, until: float) -> Any:
-        return link.exchange(self.packed, self.word, until)
+        return link.exchange(self.packed, self.word, until, before=self.before)
+
+    def behind(self, first: bytes) -> Command:
+        """Return it with another command before it."""
+        return self._replace(packed=first + self.packed, before=self.before + 1)
 
 
 def script(body: str, keys: Sequence[str], args: Sequence[Word], how: str = "EVALSHA") -> Command:
@@ -211,6 +217,10 @@ PUSH: Any = getattr(hiredis, "PushNotification", Push)
 
 ASKING = b"*1\r\n$6\r\nASKING\r\n"
 """Lets a node of a cluster carry out the next command, even if a slot is being moved to it."""
+PING = b"*1\r\n$4\r\nPING\r\n"
+"""Before a release that wakes others, it lets the server write to them first: Redis writes last to
+the client that was the first to have an answer. Otherwise the process that has released runs on,
+and the next holder waits for a core of the machine."""
 
 # The first of a script's ARGV is a word that no other request has, and its answer begins with it.
 

@@ -150,8 +150,8 @@ class Requests:
     def __init__(self, its: Round) -> None:
         self._round = its
         name, keys, args = its.request
-        self._packed, word, self._key = script(scripts.load(name).sha, keys, args)
-        self._word = word or ""
+        command = script(scripts.load(name).sha, keys, args)
+        self._packed, self._key, self._word = command.packed, command.key, command.word or ""
         self._lines: dict[int, Line] = {}
         """Those over which an answer is still to come, by the number of the server. Whoever takes
         one out owes its end."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from redis import Redis
 from devtools.redis_server import RedisServer
 from django_redislock import Lease, redis_lock
 from django_redislock.base.clock import DRIFT, deadline, now
-from django_redislock.primitives import mutex
+from django_redislock.primitives import mutex, scripts
 from django_redislock.primitives.contract import Claim, Grant, Handed
 from django_redislock.primitives.keys import Keys
 from django_redislock.primitives.queued import FRESH, LATE, Anchor, read_message
@@ -264,6 +265,33 @@ def test_an_export_keeps_to_max_hold(far: Far) -> None:
     lease._watchdog.settle(PATIENCE)
     assert far.redis.pttl(LOCK) <= 5000
     far.api.release(Lease.restore(text))
+
+
+def test_the_next_holder_is_told_first(far: Far) -> None:
+    """A release of a lock for which others wait is sent behind a PING, so that the server writes
+    to the next holder before it answers. That of a lock that nobody wants is another script."""
+    far.api.release(far.hands_over()[0].result(PATIENCE))
+    with far.redis.monitor() as monitor:
+        with redis_lock("free"):
+            pass
+        far.api.release(far.hands_over()[0].result(PATIENCE))
+        far.redis.echo("the end")
+        sent: dict[str, list[str]] = {}
+        for seen in monitor.listen():
+            if seen["command"].endswith("the end"):
+                break
+            if seen["client_type"] != "lua":
+                sent.setdefault(seen["client_port"], []).append(seen["command"])
+    release = scripts.load("mutex_release").sha
+    releases = [
+        (before, command)
+        for commands in sent.values()
+        for before, command in pairwise(["", *commands])
+        if release in command
+    ]
+    assert any("redislock:{job}" in command for _, command in releases)
+    assert {before for before, _ in releases} == {"PING"}
+    assert not any("free" in command for _, command in releases)
 
 
 def test_many_processes_take_turns(redis: Redis, settings: Any, redis_server: RedisServer) -> None:
