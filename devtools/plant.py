@@ -509,7 +509,13 @@ FAULTS = [
         "waiters: only those that listen stand in line",
         "            await self.sleep(seconds)\n            await self._take_turn(until)\n",
         "            await self.sleep(seconds)\n",
-        "tests/faults/test_line.py -k while_redis_is_away",
+        "tests/faults/test_line.py -k who_comes",
+    ),
+    Fault(
+        "waiters: all of a process ask while Redis is away",
+        "attempts.left, away=True)",
+        "attempts.left)",
+        "tests/faults/test_line.py -k one_asks_for_all",
     ),
     Fault(
         "waiters: woken in the line, one asks twice",

@@ -293,7 +293,7 @@ class SteppedIO:
             self.granted = handed or self.granted
 
     async def wait(
-        self, seconds: float, left: float = 0.0, *, rest: float = 0.0
+        self, seconds: float, left: float = 0.0, *, rest: float = 0.0, away: bool = False
     ) -> Grant | Handed | None:
         await self._until(self.server.time + seconds)
         self.wakeup = "message" if self._token in self.told else "poll"

@@ -488,10 +488,10 @@ script("a late one is put back", "mutex_put_back", "ARGV[2] == '1' and", "", Aft
 
 
 @bug(Port, "wait")
-async def woken_is_granted(honest, self, seconds, left, *, rest=0.0):
+async def woken_is_granted(honest, self, seconds, left, **options):
     """Who is woken believes to have the lock, and does not ask."""
     until = self.now() + seconds
-    await honest(self, seconds, left, rest=rest)
+    await honest(self, seconds, left, **options)
     value = self.server.value
     if self.now() < until and value is not None:
 
@@ -523,10 +523,10 @@ async def deadline_counts_from_the_answer(honest, port, claim, wait):
 
 
 @bug(Port, "wait", found_by=Network)
-async def heir_counts_from_when_it_is_told(honest, self, seconds, left, *, rest=0.0):
+async def heir_counts_from_when_it_is_told(honest, self, seconds, left, **options):
     """It believes in its lease for as long as the answer to its neighbour's release travelled
     after the lease had begun."""
-    grant = await honest(self, seconds, left, rest=rest)
+    grant = await honest(self, seconds, left, **options)
     return grant and grant._replace(sent=self.now())
 
 

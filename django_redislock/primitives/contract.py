@@ -111,12 +111,13 @@ class Port(Scripts, Protocol):
         """
 
     async def wait(
-        self, seconds: float, left: float, *, rest: float = 0.0
+        self, seconds: float, left: float, *, rest: float = 0.0, away: bool = False
     ) -> Grant | Handed | None:
         """Wait for the message, for `seconds` at most; this may also end for no reason.
 
         A token that stands in the queue, and will get messages, waits for up to `rest` seconds if
-        its process keeps its place.
+        its process keeps its place. With `away`, Redis could not be reached: it waits for longer
+        if its process looks when it is back, and wakes all.
 
         Without a message a thread then stands in line until `left` seconds are over, so that the
         waiting threads of a process don't all send their next script at the same time. Returns

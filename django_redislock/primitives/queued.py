@@ -270,7 +270,7 @@ async def acquire(port: Port, claim: Claim, wait: float | None, way: Ask) -> Out
             attempts.heard(code)
         except LockUnavailable as error:
             pause = attempts.failed(error)
-            await port.wait(pause, attempts.left)  # a listener is woken when Redis is back
+            await port.wait(pause, attempts.left, away=True)
             listened = False
             continue
         if code == 1:

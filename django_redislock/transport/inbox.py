@@ -117,6 +117,8 @@ class Inbox:
         """What scripts are told of it. They make the channel of a lock from it (lua/queue.lua)."""
         self.listening = threading.Event()
         """Set while the connection has subscribed."""
+        self._lost = False
+        """Whether the connection was lost, and is not back: then it wakes all waiters."""
         self._server = server
         self._background = Background(self._run, "redislock-inbox")
         self._subscription: Subscription | None = None
@@ -222,6 +224,11 @@ class Inbox:
             self._call()
         return True
 
+    def rests_away(self, token: str) -> bool:
+        """Return whether the waiter of `token` need not look when Redis is back: this inbox does,
+        and then wakes all; and the first of its waiters looks, too."""
+        return self._lost and token not in [*self._wakers][:1]
+
     @property
     def awaited(self) -> bool:
         """Whether anybody waits."""
@@ -323,6 +330,7 @@ class Inbox:
                 if self._follower is not None:
                     self._follower.wake()
             else:
+                self._lost = False
                 self.listening.set()
                 self._wake_those_of(name)  # messages that were sent before are lost
                 self._call()
@@ -393,6 +401,7 @@ class Inbox:
                 if self.listening.is_set():
                     failures = 0
                     self.listening.clear()
+                    self._lost = not self._sharded  # the lock may come to another node
                     self.wake_all()  # nobody rests now
                 level = logging.DEBUG if failures else logging.WARNING
                 logger.log(level, "Lost the connection that wakes waiting locks: %s", error)

@@ -61,6 +61,8 @@ what `BasePort.script` is given."""
 
 LONGEST = 300.0
 """Seconds for which a waiter rests until it is woken, at most."""
+LONGEST_AWAY = 5.0
+"""The same, while Redis is away."""
 LOOK_UP = 0.25
 """Seconds after which a waiter in the line looks for messages that came meanwhile."""
 
@@ -264,7 +266,7 @@ class BasePort:
         raise NotImplementedError
 
     async def wait(
-        self, seconds: float, left: float, *, rest: float = 0.0
+        self, seconds: float, left: float, *, rest: float = 0.0, away: bool = False
     ) -> Grant | Handed | None:
         until = now() + left
         if not self._boxes:  # no message can come
@@ -272,8 +274,13 @@ class BasePort:
             await self._take_turn(until)
             self.wakeup = "poll"
             return None
-        rests = rest and len(self._boxes) == 1 and self._boxes[0].rests(self._token)
-        await self._pause(min(rest, LONGEST) if rests else seconds)
+        box = self._boxes[0] if len(self._boxes) == 1 else None
+        if away and box is not None and box.rests_away(self._token):
+            # Not all at the same moment.
+            seconds = max(seconds, min(left, self.uniform(0.5, 1.0) * LONGEST_AWAY))
+        elif rest and box is not None and box.rests(self._token):
+            seconds = min(rest, LONGEST)
+        await self._pause(seconds)
         await self._take_turn(until)
         grant, self._news.grant = self._news.grant, None
         of_process = type(grant) is Grant

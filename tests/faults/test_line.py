@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from functools import partial
@@ -13,6 +14,7 @@ from redis import Redis
 
 from devtools.redis_server import RedisServer
 from django_redislock import (
+    LeaseLost,
     LockUnavailable,
     ReadWriteLock,
     Redlock,
@@ -27,8 +29,9 @@ from django_redislock.transport.inbox import Inbox
 from django_redislock.transport.ports import SyncPort
 from django_redislock.transport.server import server_of
 from tests.caches import caches, entry
-from tests.contract.api import SyncApi, queued
+from tests.contract.api import Api, SyncApi, queued
 from tests.faults.interruption import every_place
+from tests.faults.test_restart import steady_port
 from tests.waiting import PATIENCE, eventually
 
 WAITERS = 6
@@ -128,6 +131,54 @@ def test_who_comes_while_redis_is_away(kind: str, line: Line, settings: Any) -> 
     for waiter in waiters:
         with pytest.raises(LockUnavailable):
             waiter.result(PATIENCE)
+
+
+@pytest.mark.parametrize("names", [["job"] * WAITERS, [f"job {n}" for n in range(WAITERS)]])
+def test_one_asks_for_all_while_redis_is_away(
+    names: list[str], api: Api, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever they wait for, the others rest until the connection for messages is back, which
+    wakes them."""
+    monkeypatch.setattr(ports, "LONGEST_AWAY", 10**6)
+    asked: Counter[str | None] = Counter()
+    for port in (ports.SyncPort, ports.AsyncPort):
+        monkeypatch.setattr(port, "_execute", counted(port._execute, asked))
+    server = RedisServer(tcp_port=steady_port())
+    with server:
+        settings.CACHES = caches(f"redis://127.0.0.1:{server.tcp_port}/0")
+        holders = [redis_lock(name).acquire() for name in dict.fromkeys(names)]
+        waiters = []
+        for number, name in enumerate(names, 1):
+            lock = redis_lock(name, wait=PATIENCE)
+            waiters.append(api.start(partial(api.acquire, lock)))
+            queued(Redis.from_url(server.url), name, number if name == "job" else 1)
+        box = server_of("default").kept(Inbox, "redislock")
+        server.stop()
+        eventually(lambda: not box.listening.is_set())
+        asked.clear()
+        eventually(lambda: max(asked.values(), default=0) > 5)
+        _, *others = sorted(asked.values(), reverse=True)
+        assert max(others, default=0) < 3, (
+            "once when the connection was lost, and once more in vain"
+        )
+        server.start()
+        for waiter in waiters:  # Redis has lost its data, so any of them may be the first
+            waiter.add_done_callback(lambda its: api.start(partial(api.release, its.result())))
+        for waiter in waiters:
+            waiter.result(PATIENCE)
+        for holder in holders:
+            with pytest.raises(LeaseLost):
+                holder.release()
+
+
+def counted(execute: Callable[..., Any], asked: Counter[str | None]) -> Callable[..., Any]:
+    """Return it, with a count of the requests of each waiter."""
+
+    def and_count(self: Any, command: Any) -> Any:
+        asked[command.word] += 1
+        return execute(self, command)
+
+    return and_count
 
 
 @pytest.mark.usefixtures("three")
