@@ -74,9 +74,9 @@ class OperatorCommand(BaseCommand):
             sys.exit(code)
 
 
-def using_of(options: dict[str, Any]) -> str:
-    """The alias of the server; if the settings make all locks Redlocks, the first one."""
-    using: str = options["using"] or aliases_of(conf.policy("", {}).using)[0]
+def using_of(options: dict[str, Any], name: str = "") -> str:
+    """The alias of the server of a name, or of most locks; of Redlocks, the first one."""
+    using: str = options["using"] or aliases_of(conf.listed(name).using)[0]
     return using
 
 

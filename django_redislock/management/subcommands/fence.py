@@ -16,7 +16,6 @@ from django.core.exceptions import FieldDoesNotExist, FieldError
 from django.core.management.base import CommandError
 from django.db import DEFAULT_DB_ALIAS, connections, models
 
-from ...base.servers import aliases_of
 from ...fencing import FencingTokenField
 from ...inspection.words import clean, count, duration
 from ...primitives import fence
@@ -24,10 +23,9 @@ from ...primitives.contract import run
 from ...primitives.fence import Raised
 from ...primitives.keys import Keys, validate_name
 from ...settings import conf
-from ...settings.validators import validate_using
 from ...transport.ports import SyncPort
 from ...transport.server import server_of
-from ..arguments import USAGE, Parser, command_line, number_argument
+from ..arguments import USAGE, Parser, command_line, number_argument, using_of
 from ..output import Printer
 
 FIELD = "fencing_token"
@@ -89,7 +87,7 @@ class Fence:
         """One on each server."""
         for target in _targets(options):
             outcome, found = _raise(target, options)
-            names[_using(target.name, options)] = target.name
+            names[using_of(options, target.name)] = target.name
             numbers[outcome] += 1
             items.append({**target._asdict(), "outcome": outcome})
             if outcome != "above":
@@ -221,11 +219,7 @@ def _read(name: str, seen: int, options: dict[str, Any]) -> Raised:
 
 
 def _where(name: str, options: dict[str, Any]) -> tuple[SyncPort, Keys]:
-    its, prefix = server_of(_using(name, options)), conf.prefix()
+    its, prefix = server_of(using_of(options, name)), conf.prefix()
     by_key = options["cache_locks"]
     keys = Keys.verbatim(prefix, name.encode()) if by_key else Keys.of(prefix, name)
     return SyncPort(its, terms=conf.listed(name).terms()), keys
-
-
-def _using(name: str, options: dict[str, Any]) -> str:
-    return validate_using(options["using"] or aliases_of(conf.listed(name).using)[0])

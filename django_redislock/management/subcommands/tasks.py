@@ -10,7 +10,6 @@ from typing import Any
 from django.core.management.base import CommandError
 
 from ...base.exceptions import LockError
-from ...base.servers import aliases_of
 from ...commands import BUSY
 from ...inspection.inspector import servers
 from ...inspection.tasks import NAMES, TASKS, Stage, TasksInfo, drop_claim, names, tasks
@@ -40,7 +39,7 @@ def _found(options: dict[str, Any]) -> list[TasksInfo]:
     if name is None:
         return names(using_of(options))
     name = name if conf.written(name).startswith(PREFIX) else PREFIX + name
-    return [tasks(name, options["using"] or aliases_of(conf.listed(name).using)[0])]
+    return [tasks(name, using_of(options, name))]
 
 
 class Tasks:
