@@ -61,7 +61,7 @@ class Inspector:
     """
 
     def __init__(self, using: str | None = None, *, cache_locks: bool = False) -> None:
-        self.using = conf.policy("", {}).using if using is None else validate_using(using)
+        self.using = conf.policy("", {}).using if using is None else validate_using(using, "using")
         self._server = server_of(self.using)
         self._prefix = conf.prefix()
         self._begins = f"{self._prefix}:{{"

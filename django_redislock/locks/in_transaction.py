@@ -375,7 +375,7 @@ class once_in_transaction(FunctionDecorator[Literal["skip"]]):
         given: dict[str, Any] = dict(options)
         self._template = name
         using = given.pop("using", None)
-        self._using = None if using is None else validate_database(using)
+        self._using = None if using is None else validate_database(using, "using")
         wait = validate_wait(given.pop("wait", 0))
         if wait is None:
             raise ValueError("wait must have an end: Redis may be away, and the work goes on then")

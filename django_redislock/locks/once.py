@@ -282,7 +282,7 @@ class once(FunctionDecorator[Literal["skip"]]):
         of_lock = {option: given.pop(option) for option in _OF_LOCK if option in given}
         refuse_unknown(given, type(self).__name__, OF_A_RESULT | WAIT)
         self._template = name
-        self._ttl = validate_kept(ttl)
+        self._ttl = validate_kept(ttl, "ttl")
         self._skips = one_of("skip", "raise")(on_conflict, "on_conflict") == "skip"
         self._retries = one_of("retry", "lose")(on_failure, "on_failure") == "retry"
         self._lock = redis_lock(wait=wait, **of_lock)._recording()
@@ -503,7 +503,7 @@ async def ainitialise(name: str, value: Any, **options: Unpack[InitialiseOptions
 async def _initialise(
     port_type: type[SyncPort | AsyncPort], name: str, value: Any, given: dict[str, Any]
 ) -> Any:
-    ttl = validate_kept(given.pop("ttl", None))
+    ttl = validate_kept(given.pop("ttl", None), "ttl")
     of_lock = {option: given.pop(option) for option in ("using", "scope") if option in given}
     refuse_unknown(given, "initialise", OF_A_RESULT)
     lock = Lock(f"initialise:{validate_name(name)}", **of_lock)

@@ -146,7 +146,7 @@ class Semaphore(redis_lock[OnConflict_co]):
         limit: int | None = None,
         **options: Unpack[Options[OnConflict_co]],
     ) -> None:
-        given = {} if limit is None else {"limit": validate_limit(limit)}
+        given = {} if limit is None else {"limit": validate_limit(limit, "limit")}
         super().__init__(name, **options)
         self._of_kind("semaphore", **given)
 

@@ -119,7 +119,7 @@ class single_flight(FunctionDecorator[Literal["raise"]]):
                     f"not {serializer!r}"
                 )
         self._template = name
-        self._ttl = validate_kept(ttl)
+        self._ttl = validate_kept(ttl, "ttl")
         self._stale = validate_period_or_none(stale, "stale")
         if stale is not None and ttl is None:
             raise TypeError("stale= needs ttl=, the seconds before a result is old: ttl=60")

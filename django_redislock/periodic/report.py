@@ -95,7 +95,7 @@ class Ledger:
     """
 
     def __init__(self, using: str | None = None) -> None:
-        self._using = None if using is None else validate_using(using)
+        self._using = None if using is None else validate_using(using, "using")
         discover()
 
     def jobs(self) -> list[JobInfo]:

@@ -158,7 +158,7 @@ JOB_SETTINGS: Mapping[str, JobSetting] = {
     "overlap": JobSetting(one_of("skip", "wait", "replace"), "skip"),
     "on_crash": JobSetting(one_of("lose", "retry"), "lose"),
     "catch_up": JobSetting(one_of("latest", "none", "all"), "latest"),
-    "grace": JobSetting(validators.validate_seconds_or_none, 60),
+    "grace": JobSetting(validators.or_none(validators.validate_seconds), 60),
     "jitter": JobSetting(validators.validate_seconds, 0),
 }
 """The settings that `@periodic` and `JOBS` have. `periodic.job.JobOptions` describes them."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import tzinfo
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from django.core.exceptions import ImproperlyConfigured
@@ -19,6 +20,7 @@ from ..base import people
 from ..base.callables import kind_of
 from ..base.servers import Servers
 
+T = TypeVar("T")
 Validator = Callable[[object, str], Any]
 Function = Callable[..., Any] | str
 """A function that settings name, by itself or by its dotted path."""
@@ -29,6 +31,11 @@ MAX_TTL = 31_536_000.0
 """A year."""
 MAX_SIZE = 536_870_912
 """Bytes of the longest string that Redis stores."""
+
+
+def or_none(validate: Callable[[object, str], T]) -> Callable[[object, str], T | None]:
+    """Return a validator that takes None, too."""
+    return lambda value, name: None if value is None else validate(value, name)
 
 
 def _number(value: object, must: str, types: Any = int | float) -> Any:
@@ -68,25 +75,15 @@ def validate_ttl(value: object, name: str = "ttl") -> float:
     return validate_seconds(value, name, MIN_TTL, advice=advice)
 
 
-def validate_period(value: object, name: str = "ttl") -> float:
-    """Validate a time that is not that of a lease."""
-    return validate_seconds(value, name, MIN_TTL, example="3600")
-
-
-def validate_period_or_none(value: object, name: str) -> float | None:
-    return None if value is None else validate_period(value, name)
-
-
-def validate_seconds_or_none(value: object, name: str) -> float | None:
-    return None if value is None else validate_seconds(value, name)
-
-
-def validate_kept(value: object, name: str = "ttl") -> float | None:
-    """Validate the seconds for which a result is kept; None keeps it without a limit."""
-    if value is None:
-        return None
-    else_ = ", or None (no limit)"
-    return validate_seconds(value, name, MIN_TTL, example="3600", else_=else_)
+validate_period = partial(validate_seconds, least=MIN_TTL, example="3600")
+"""Validates a time that is not that of a lease."""
+validate_period_or_none = or_none(validate_period)
+validate_every = partial(validate_seconds, least=1.0, advice="; to run more often, write a loop")
+validate_replicas_timeout = partial(validate_seconds, least=0.01, most=60.0, example="1")
+"""The command WAIT counts milliseconds and takes 0 as "no limit"; and the connection is busy for
+all of this time."""
+validate_kept = or_none(partial(validate_period, else_=", or None (no limit)"))
+"""Validates the seconds for which a result is kept; None keeps it without a limit."""
 
 
 def validate_wait(value: object, name: str = "wait") -> float | None:
@@ -101,16 +98,6 @@ def validate_wait(value: object, name: str = "wait") -> float | None:
     return None if seconds > MAX_TTL else float(seconds)
 
 
-def validate_replicas_timeout(value: object, name: str) -> float:
-    """The command WAIT counts milliseconds and takes 0 as "no limit"; and the connection is busy
-    for all of this time."""
-    return validate_seconds(value, name, 0.01, 60.0, example="1")
-
-
-def validate_every(value: object, name: str) -> float:
-    return validate_seconds(value, name, 1.0, advice="; to run more often, write a loop")
-
-
 def validate_whole(
     value: object, name: str, what: str, least: int, most: int, example: str, unit: str = ""
 ) -> int:
@@ -120,17 +107,11 @@ def validate_whole(
     return number
 
 
-def validate_replicas(value: object, name: str) -> int:
-    """More than 100 replicas are a typing error."""
-    return validate_whole(value, name, "replicas", 0, 100, "1")
-
-
-def validate_limit(value: object, name: str = "limit") -> int:
-    return validate_whole(value, name, "holders", 1, 1_000_000, "3")
-
-
-def validate_max_resumptions(value: object, name: str) -> int | None:
-    return None if value is None else validate_whole(value, name, "holders", 0, 1_000_000, "20")
+_holders = partial(validate_whole, what="holders", most=1_000_000)
+validate_limit = partial(_holders, least=1, example="3")
+validate_max_resumptions = or_none(partial(_holders, least=0, example="20"))
+validate_replicas = partial(validate_whole, what="replicas", least=0, most=100, example="1")
+"""More than 100 replicas are a typing error."""
 
 
 def validate_max_size(value: object, name: str = "max_size") -> int:
@@ -184,13 +165,6 @@ def validate_zone(value: object, name: str) -> tzinfo | None:
         return ZoneInfo(value)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         raise ValueError(f"{name} must be a known time zone, not {value!r}") from None
-
-
-def validate_schedule(value: object, name: str) -> str:
-    """The expression itself is checked when the job is made."""
-    if not isinstance(value, str):
-        raise TypeError(f"{name} must be a cron expression such as '*/5 * * * *', not {value!r}")
-    return value
 
 
 def validate_release(value: object, name: str = "release") -> str:
@@ -249,19 +223,24 @@ def validate_no_scope(value: object, name: str = "scope") -> None:
         )
 
 
-def validate_using(value: object, name: str = "using") -> str:
-    if not isinstance(value, str) or not value:
-        raise TypeError(f"{name} must be an alias of CACHES, such as 'default', not {value!r}")
-    return value
+def _text(what: str) -> Callable[[object, str], str]:
+    """Return the validator of a text that is not empty."""
+
+    def validate(value: object, name: str) -> str:
+        if not isinstance(value, str) or not value:
+            raise TypeError(f"{name} must be {what}, not {value!r}")
+        return value
+
+    return validate
 
 
-def validate_database(value: object, name: str = "using") -> str:
-    if not isinstance(value, str) or not value:
-        raise TypeError(f"{name} must be an alias of DATABASES, such as 'default', not {value!r}")
-    return value
+validate_using = _text("an alias of CACHES, such as 'default'")
+validate_database = _text("an alias of DATABASES, such as 'default'")
+validate_schedule = _text("a cron expression such as '*/5 * * * *'")
+"""The expression itself is checked when the job is made."""
 
 
-def validate_servers(value: object, name: str = "using") -> str:
+def validate_servers(value: object, name: str) -> str:
     """Validate an alias, or a list of the aliases of a Redlock."""
     if isinstance(value, list | tuple):
         return Servers.of(value)

@@ -151,7 +151,7 @@ class Limit(Rule):
         **options: Unpack[RuleOptions],
     ) -> None:
         super().__init__(name, options)
-        self.limit = None if limit is None else validate_limit(limit)
+        self.limit = None if limit is None else validate_limit(limit, "limit")
         self.weight = validate_whole(weight, "weight", "permits", 1, 1000, "2")
         self.recover = validate_flag(recover, "recover")
         if self.limit is not None and self.weight > self.limit:

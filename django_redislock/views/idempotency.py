@@ -381,8 +381,8 @@ class idempotent_view(ViewDecorator):
             )
         if using is not None and not self._in_database:
             raise TypeError("using is the database of store='db': write that, or leave it out")
-        self._using = None if using is None else validate_database(using)
-        self._ttl = validate_period(86_400 if ttl is UNSET else ttl)
+        self._using = None if using is None else validate_database(using, "using")
+        self._ttl = validate_period(86_400 if ttl is UNSET else ttl, "ttl")
         self._required = required
         self._methods = validate_methods(methods)
         self._scope = scope if callable(scope) else scope_of
