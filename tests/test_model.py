@@ -472,7 +472,7 @@ script("a late acquire shortens the lease", "mutex_confirm", CONFIRMS, "true", A
 FENCE = "math.max(now, 1 + last_fence)"
 script("when the clock was set back, fencing tokens fall", "fence", FENCE, "now", Disaster)
 script("a fencing token is a counter", "fence", FENCE, "1 + last_fence", Disaster)
-script("a withdrawal is forgotten", "mutex_give_back", "if withdraw and not why", "if false")
+script("a withdrawal is forgotten", "withdraw", "if late and not why", "if false")
 script("all waiters are at home", "queue", "inbox == own_inbox", "(own_inbox or '') ~= ''")
 script("barging in", "mutex_ask", "not values[i] and waited[i] then", "false then")
 TAKES = "unpack(keys, 1, #keys - 1)) == 0"

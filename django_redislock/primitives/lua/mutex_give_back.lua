@@ -1,17 +1,16 @@
 -- Part: the release of a mutex.
 --
 -- KEYS   as in locks.lua
--- Gives  give_back(withdraw)  do and return what mutex_release.lua says
--- Needs  mutex_grant, needs
--- luacheck: read globals now integer lock gone token look token_of mark_of MINUTE unlist write_end grant
+-- Gives  give_back(late)  do and return what mutex_release.lua says
+-- Needs  mutex_grant, needs, withdraw
+-- luacheck: read globals now integer lock gone token look token_of mark_of unlist write_end grant withdraw
 -- luacheck: read globals hand_over leave_queue granted LOCKS turn_to
 -- luacheck: globals busy
 
-local function give_back_one(i, withdraw)
+local function give_back_one(i, late)
   turn_to(i)
   local value = look(lock)
   local held = token_of(value) == token
-  local why = (withdraw or not held) and redis.call('GET', gone)
   if held then
     -- First, since a full Redis denies other writes, but not after one that it has allowed.
     redis.call('DEL', lock)
@@ -25,16 +24,14 @@ local function give_back_one(i, withdraw)
     leave_queue(token)
     if value then busy[lock] = i end
   end
-  if withdraw and not why then
-    redis.call('SET', gone, 'withdrawn', 'PX', MINUTE)
-  end
+  local why = withdraw(late, held)
   return not held and {0, value, why, i}
 end
 
-local function give_back(withdraw)
+local function give_back(late)
   local answer, failure = {1}, nil
   for i = 1, LOCKS do
-    local ok, reply = pcall(give_back_one, i, withdraw)
+    local ok, reply = pcall(give_back_one, i, late)
     if not ok then
       failure = reply
     elseif reply and answer[1] == 1 then
