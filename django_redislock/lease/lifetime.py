@@ -41,7 +41,7 @@ class Times:
     """When a lease is renewed next, and when it ends. Leases that one answer has renewed share
     their times: they are a cohort, which is renewed by one request again."""
 
-    __slots__ = ("at", "deadline", "due", "early", "in_doubt", "term")
+    __slots__ = ("at", "deadline", "due", "in_doubt", "term")
 
     def __init__(self, deadline: float, due: float, term: float, *, in_doubt: bool = False):
         self.deadline = deadline
@@ -53,8 +53,6 @@ class Times:
         """The last renewal got no answer."""
         self.at = NEVER
         """When the watchdog looks at these leases."""
-        self.early = 0.0
-        """Seconds by which the renewal may come before that time."""
 
     @classmethod
     def since(cls, sent: float, ttl: float) -> Times:

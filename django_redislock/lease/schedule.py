@@ -26,11 +26,8 @@ class Cohort(NamedTuple):
     order: int
     times: Times
     leases: Sequence[Lifetime]
-
-    @property
-    def to_write(self) -> float:
-        """When the first of them is due to be written down."""
-        return min(its.write_at for its in self.leases)
+    early: float
+    """Seconds by which their renewal may come before that time."""
 
 
 class Schedule:
@@ -49,12 +46,10 @@ class Schedule:
 
     def add(self, times: Times, leases: Sequence[Lifetime]) -> None:
         """Enter the leases that share these times. No others may do so."""
-        cohort = Cohort(0.0, next(_order), times, leases)
-        times.at = at = min(times.due, cohort.to_write)
-        soon = leases[0].renew and at == times.due
-        times.early = EARLY * times.term / 3 if soon else 0.0
+        times.at = at = min(times.due, *(its.write_at for its in leases))
+        early = EARLY * times.term / 3 if leases[0].renew and at == times.due else 0.0
         self.size += len(leases)
-        heapq.heappush(self._heap, cohort._replace(time=at))
+        heapq.heappush(self._heap, Cohort(at, next(_order), times, leases, early))
 
     def next(self) -> float:
         """Return when the next lease is due."""
@@ -71,7 +66,7 @@ class Schedule:
     def due(self, until: float) -> Iterator[Cohort]:
         """Take out the cohorts that are due until then, or nearly, without those that have
         left."""
-        while self._heap and self._heap[0].time - self._heap[0].times.early <= until:
+        while self._heap and self._heap[0].time - self._heap[0].early <= until:
             cohort = self._pop()
             if leases := [*self._members(cohort)]:
                 yield cohort._replace(leases=leases)

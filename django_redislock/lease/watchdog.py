@@ -320,16 +320,15 @@ class Watchdog:
         for cohort in self._due.due(until):
             times, leases = cohort.times, cohort.leases
             times.at = READY
-            if cohort.to_write <= until:
-                for lease in leases:
-                    if lease.write_at <= until and self._living(lease) is not None:
-                        lease.write_at = until + PRESENCE
-                        old.append(lease)
+            for lease in leases:
+                if lease.write_at <= until and self._living(lease) is not None:
+                    lease.write_at = until + PRESENCE
+                    old.append(lease)
             if leases[0].renew and times.due - until <= EARLY * times.term / 3:
                 # On a cluster, it may turn out late that they are in several slots.
                 for some in [[its] for its in leases] if self.server.clustered else [leases]:
                     ready = self._ready.setdefault(self._together(some[0]), [])
-                    ready.append(Cohort(times.deadline, cohort.order, times, some))
+                    ready.append(cohort._replace(time=times.deadline, leases=some))
             else:  # they were to be written down, or are not renewed
                 times.at = NEVER
                 later += (its for its in leases if self._living(its) is not None)
