@@ -222,18 +222,14 @@ class Claim:
     def watched_keys(self) -> tuple[Keys, ...]:
         """Keys of all locks that this claim holds, and the keys of the claim itself: the watchdog
         finds the lease by each of them."""
-        if not self.keys.parts and not self.keys.timestamp_key:
-            return (self.keys,)
-        return (self.keys, *self.keys.parts, *self._timestamp_keys)
+        return (self.keys, *self.renewed_keys) if self.keys.parts else self.renewed_keys
 
     @property
     def renewed_keys(self) -> tuple[Keys, ...]:
         """Keys of the locks that a renewal extends."""
-        return (*self.names, *self._timestamp_keys) if self.keys.timestamp_key else self.names
-
-    @property
-    def _timestamp_keys(self) -> tuple[Keys, ...]:
-        return (self.keys.of_timestamp(),) if self.keys.timestamp_key else ()
+        if not self.keys.timestamp_key:
+            return self.names
+        return (*self.names, self.keys.of_timestamp())
 
 
 class Grant(NamedTuple):
