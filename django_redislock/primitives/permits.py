@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 from ..base import tokens
@@ -35,7 +36,6 @@ from .contract import (
     Outcome,
     Port,
     Refusal,
-    Refusals,
     Request,
     Sight,
     milliseconds,
@@ -80,13 +80,8 @@ class Permits:
         script = queued.Script("permits_release", claim.keys.permits(claim.token))
         return await queued.release(port, claim, script.release)
 
-    async def extend(self, port: Port, claims: Sequence[Claim], ttls: Sequence[float]) -> Refusals:
-        """As `mutex.extend`."""
-        return await mutex.extend(port, claims, ttls, permits=True)
-
-    async def write_down(self, port: Port, claims: Sequence[Claim]) -> None:
-        """As `mutex.write_down`."""
-        await mutex.write_down(port, claims, permits=True)
+    extend = staticmethod(partial(mutex.extend, permits=True))
+    write_down = staticmethod(partial(mutex.write_down, permits=True))
 
     async def adopt(self, port: Port, token: str, claim: Claim) -> Grant | Refusal:
         script = queued.Script("permits_adopt", claim.keys.permits(token), self._wants)
