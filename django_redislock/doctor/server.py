@@ -369,7 +369,7 @@ class _Asking:
     def _look_closely(self, server: Server, facts: ServerFacts) -> None:
         prefix, sharded = facts.prefix, facts.sharded
         with suppress(LockUnavailable):  # without permissions, which is told below
-            clock = run(fence.check(SyncPort(server), Keys.of(prefix, "-"), 0))
+            clock = run(fence.above(SyncPort(server), Keys.of(prefix, "-"), 0, yes=False))
             facts.unreadable_clocks += clock.code == fence.UNREADABLE
         with self._perhaps("what is left of locks"):
             facts.keys = _Looking(self._client, prefix, listed=not sharded).facts()

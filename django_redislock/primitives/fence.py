@@ -38,15 +38,10 @@ class Raised(NamedTuple):
     """The fencing token that the next lease would have had."""
 
 
-async def check(port: Port, keys: Keys, seen: int) -> Raised:
-    """Return whether the next fencing token is larger than `seen`. Raises `LockUnavailable`."""
-    return await _ask(port, [keys.lock, keys.clock, keys.index], seen, yes=False)
-
-
-async def above(port: Port, keys: Keys, seen: int) -> Raised:
-    """Let the next fencing token be larger than `seen`. Raises `LockUnavailable`; it may be
-    repeated."""
-    return await _ask(port, [keys.lock, keys.clock, keys.index], seen, yes=True)
+async def above(port: Port, keys: Keys, seen: int, *, yes: bool) -> Raised:
+    """Let the next fencing token be larger than `seen`; without `yes`, only look whether it is.
+    Raises `LockUnavailable`; it may be repeated."""
+    return await _ask(port, [keys.lock, keys.clock, keys.index], seen, yes=yes)
 
 
 async def mend(port: Scripts, keys: Sequence[str]) -> None:

@@ -147,7 +147,7 @@ def _targets(options: dict[str, Any]) -> Iterator[_Target]:
                 yield _Target(_name(template, options), _seen(newest, options))
             return
         # Rows with older tokens let every new lease write.
-        since = _read("-", 0, options).now_us - A_DAY
+        since = _ask("-", 0, options).now_us - A_DAY
         ahead = rows.filter(**{f"{FIELD}__gt": since}).values_list(FIELD, *fields)
         newest_of: dict[str, int] = {}
         for seen, *values in ahead.iterator():
@@ -195,7 +195,7 @@ def _seen(token: int, options: dict[str, Any]) -> int:
 
 
 def _raise(target: _Target, options: dict[str, Any]) -> tuple[str, Raised]:
-    found = _read(target.name, target.seen, options)
+    found = _ask(target.name, target.seen, options)
     if found.code == fence.NOTHING_TO_DO:
         return "above", found
     ahead = target.seen - found.now_us
@@ -210,12 +210,12 @@ def _raise(target: _Target, options: dict[str, Any]) -> tuple[str, Raised]:
         )
     if not options["yes"]:
         return "would", found
-    run(fence.above(*_where(target.name, options), target.seen))
+    _ask(target.name, target.seen, options, yes=True)
     return "raised", found
 
 
-def _read(name: str, seen: int, options: dict[str, Any]) -> Raised:
-    return run(fence.check(*_where(name, options), seen))
+def _ask(name: str, seen: int, options: dict[str, Any], *, yes: bool = False) -> Raised:
+    return run(fence.above(*_where(name, options), seen, yes=yes))
 
 
 def _where(name: str, options: dict[str, Any]) -> tuple[SyncPort, Keys]:
