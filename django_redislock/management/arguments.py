@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser, SystemCheckError
+from django.db import connections
 
 from ..base import people
 from ..base.exceptions import LockError, LockUnavailable
@@ -311,6 +312,14 @@ class Parser(CommandParser):
         self.server()
         which = "Only locks of cache.lock() and TimestampLocks, named by their keys in Redis."
         self.flag("--cache-locks", which)
+
+    def host(self) -> None:
+        who = "Only holders whose owner begins with this: 'web3:', 'web3:26138:'."
+        self.add_argument("--host", default="", help=who)
+
+    def database(self, help: str) -> None:
+        """Take an alias of DATABASES."""
+        self.add_argument("--database", choices=list(connections), help=help)
 
     def limit(self, what: str) -> None:
         most = f"Show at most this many {what}; 0: all; by default 100."

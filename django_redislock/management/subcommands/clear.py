@@ -58,11 +58,7 @@ class Clear:
         )
         parser.add_argument("--pattern", help="All locks whose names match, as in 'invoice:*'.")
         parser.flag("--stale", "Only locks whose holders can't come back.")
-        parser.add_argument(
-            "--host",
-            default="",
-            help="Only from owners that begin with this: 'web3:', 'web3:26138:'.",
-        )
+        parser.host()
         parser.yes()
         parser.reason("The reason, which the holder sees. Needed with --yes.")
         parser.by()

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from django.apps import apps
 from django.core.exceptions import FieldDoesNotExist, FieldError
 from django.core.management.base import CommandError
-from django.db import DEFAULT_DB_ALIAS, connections, models
+from django.db import DEFAULT_DB_ALIAS, models
 
 from ...fencing import FencingTokenField
 from ...inspection.words import clean, count, duration
@@ -64,11 +64,7 @@ class Fence:
             metavar="TOKEN",
             help="The newest fencing token that was seen elsewhere.",
         )
-        parser.add_argument(
-            "--database",
-            choices=list(connections),
-            help="The database of the rows; by default the default database.",
-        )
+        parser.database("The database of the rows; by default the default database.")
         parser.yes()
         parser.flag(
             "--force",

@@ -93,11 +93,7 @@ class List:
             metavar="STATE",
             help=f"Only locks in this state: {', '.join(State)}; may be repeated.",
         )
-        parser.add_argument(
-            "--host",
-            default="",
-            help="Only locks of owners that begin with this: 'web3:', 'web3:26138:'.",
-        )
+        parser.host()
         parser.flag(
             "--foreign",
             "Also values of other programs under our prefix; reads all keys of the database.",

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from django.core.management.base import CommandError
-from django.db import connections, router
+from django.db import router
 from django.db.models import Count, Min, Q
 from django.utils import timezone
 
@@ -46,8 +46,7 @@ class Records:
         )
         delete = "Delete them, 500 at a time. The work of a deleted record may be done again."
         parser.flag("--delete", delete)
-        what = "An alias of DATABASES; by default the one to which records are written."
-        parser.add_argument("--database", choices=list(connections), help=what)
+        parser.database("The database; by default the one to which records are written.")
         parser.json()
 
     def handle(self, printer: Printer, options: dict[str, Any]) -> int:
