@@ -101,7 +101,8 @@ def by_a_handler(error: BaseException) -> bool:
 
 
 class Ended(SystemExit):
-    """A signal ends the command."""
+    """A signal ends the command. Its code is that which a shell has for it: 128 and the number of
+    the signal."""
 
 
 SIGNALLED = (Ended, KeyboardInterrupt)
@@ -122,7 +123,7 @@ def ended_by_signals() -> Iterator[None]:
         if os.getpid() != process:  # a forked child ends as without us
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
-        raise Ended(128 + number)  # the exit code that a shell has for it
+        raise Ended(128 + number)
 
     handled = []
     try:

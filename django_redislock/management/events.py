@@ -19,6 +19,7 @@ from typing import Any
 from django.core.management.base import CommandError
 
 from ..base import polling
+from ..base.process import Ended
 
 
 def _there(*names: str) -> tuple[signal.Signals, ...]:
@@ -41,14 +42,6 @@ def _mask(how: str, signals: Iterable[int]) -> set[int]:
     if not hasattr(signal, "pthread_sigmask"):
         return set()
     return {*signal.pthread_sigmask(getattr(signal, f"SIG_{how}"), signals)}
-
-
-class Interrupted(SystemExit):
-    """A signal came before there was a program to pass it on to. It ends the command."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(128 + number)  # the exit code that a shell has for it
-        self.number = number
 
 
 class Events:
@@ -102,7 +95,7 @@ class Events:
         # The interpreter has already written the number to the pipe.
         if self._raises and number not in _CHILD:
             self._raises = False  # a second signal must not interrupt the cleanup after the first
-            raise Interrupted(number)
+            raise Ended(128 + number)
 
     @contextmanager
     def mask_as_given(self) -> Iterator[None]:
@@ -117,7 +110,7 @@ class Events:
             _mask("SETMASK", ours)
 
     def collect(self) -> None:
-        """From here on signals wait for `next()`; they raise no `Interrupted`."""
+        """From here on signals wait for `next()`; they raise no `Ended`."""
         self._raises = False
 
     def nudge(self, *_: object) -> None:

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ...base.exceptions import LockError, LockUnavailable
+from ...base.process import Ended
 from ...commands import UNAVAILABLE
 from ...doctor.finding import Level
 from ...doctor.rules import UNREACHABLE, server_findings
@@ -30,7 +31,7 @@ from ..arguments import (
     listing,
     using_of,
 )
-from ..events import Events, Interrupted
+from ..events import Events
 from ..output import Printer, Screen
 
 _EXAMPLE = 'To see one here: with redis_lock("job", ttl=60): time.sleep(60)'
@@ -179,8 +180,8 @@ class Watch(List):
         try:
             with Events("redislock watch"):
                 watcher.run()
-        except Interrupted as interrupted:
-            if interrupted.number != signal.SIGINT:
+        except Ended as ended:
+            if ended.code != 128 + signal.SIGINT:
                 raise
         return 0
 
