@@ -461,10 +461,8 @@ def _groups(port: Port, names: Sequence[Keys]) -> dict[str, Sequence[Keys]]:
     one group."""
     if len(names) == 1:
         return {names[0].lock: names}
-    groups: dict[int, list[Keys]] = {}
-    for its, slot in zip(names, port.slots([its.lock for its in names]), strict=True):
-        groups.setdefault(slot, []).append(its)
-    return {group[0].lock: group for group in groups.values()}
+    found = batches(port, [its.lock for its in names], len(names))
+    return {names[group[0]].lock: [names[number] for number in group] for group in found}
 
 
 def _keys(group: Sequence[Keys], token: str) -> list[str]:
