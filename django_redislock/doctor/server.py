@@ -37,7 +37,7 @@ from ..transport import connections
 from ..transport.command import primaries
 from ..transport.inbox import INVALIDATED
 from ..transport.ports import SyncPort, find_out_slots
-from ..transport.protocol import known
+from ..transport.protocol import known, text_of
 from ..transport.server import Server, server_of
 from . import vendors
 from .caches import hosts_of
@@ -455,10 +455,9 @@ class _Looking:
         until = time.monotonic() + WITHIN
         gone: list[str] = []
         if self._listed:
-            members: list[bytes] = self._client.zrange(  # type: ignore[assignment]
-                self._index, 0, MOST_NAMES - 1
-            )
-            gone = [its.name for its in self._twice(self._gone, self._locks(map(_text, members)))]
+            members: Any = self._client.zrange(self._index, 0, MOST_NAMES - 1)
+            listed = self._locks(map(text_of, members))
+            gone = [its.name for its in self._twice(self._gone, listed)]
         unlisted, endless = set[str](), set[str]()
         looked_at, cursor = 0, 0
         while True:
@@ -467,7 +466,7 @@ class _Looking:
                 cursor, match=f"{people.escaped(self._prefix)}:*", count=1000
             )
             looked_at += 1000
-            keys = [_text(key) for key in found]
+            keys = [*map(text_of, found)]
             if self._listed:
                 its = self._twice(self._unlisted, self._locks(keys))
                 unlisted.update(one.name for one in its)
@@ -549,8 +548,3 @@ def _says_listed(value: Any) -> bool:
     if not isinstance(value, bytes) or value[32:33] != b"+":
         return False
     return Holder.parse(value, 1, 0).owner is not None
-
-
-def _text(raw: bytes) -> str:
-    """Return any bytes as a str."""
-    return raw.decode(errors="surrogateescape")
