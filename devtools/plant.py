@@ -556,8 +556,8 @@ FAULTS = [
     ),
     Fault(
         "waiting: a waiter sleeps until it is woken",
-        "        seconds = min(seconds, remaining + after)\n",
-        "        return left\n",
+        "    return no_longer(seconds, remaining, after, left)\n",
+        "    return left\n",
         "tests/faults/test_kills.py tests/faults/test_lost_wakeup.py"
         " -k 'test_the_holder or messages_lost'",
     ),

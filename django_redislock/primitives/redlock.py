@@ -54,6 +54,7 @@ from .contract import (
 )
 from .keys import Keys
 from .scripts import AT_ONCE, flag, verdicts, whole
+from .waiting import no_longer
 
 Answers = Sequence[Any]
 """The answer of each server's script, in order, or the error instead."""
@@ -402,10 +403,8 @@ def _pause(port: Port, tries: int, error: LockError, left: float) -> float:
     """Return the seconds until the next try: not much more than the holder's lease still lives."""
     least, first, longest = PAUSE
     seconds = port.uniform(least, min(first * 2.0 ** (tries - 1), longest))
-    holder = error.holder if isinstance(error, LockNotAcquired) else None
-    if holder is not None and holder.remaining is not None:
-        seconds = min(seconds, holder.remaining + port.uniform(least, first))
-    return min(seconds, left)
+    remaining = error.holder.remaining if isinstance(error, LockNotAcquired) else None
+    return no_longer(seconds, remaining, port.uniform(least, first), left)
 
 
 def _telling(refused: Sequence[Refusal]) -> Refusal:

@@ -59,9 +59,7 @@ def slice_for(
     else:
         # All waiters before us may have been killed together with the holder.
         seconds, after = uniform(2.0, 3.0), uniform(0.05, 0.5)
-    if remaining is not None:
-        seconds = min(seconds, remaining + after)
-    return min(seconds, left)
+    return no_longer(seconds, remaining, after, left)
 
 
 def poll(polls: int, remaining: float | None, left: float, uniform: Uniform = uniform) -> float:
@@ -69,9 +67,14 @@ def poll(polls: int, remaining: float | None, left: float, uniform: Uniform = un
     `polls` counts how often that was done."""
     longest = 0.05 * 2.0 ** min(polls, 3)
     seconds = uniform(0.5, 1.0) * longest
-    if remaining is not None:
-        seconds = min(seconds, remaining + uniform(0.002, 0.02))
-    return min(seconds, left)
+    return no_longer(seconds, remaining, uniform(0.002, 0.02), left)
+
+
+def no_longer(seconds: float, remaining: float | None, after: float, left: float) -> float:
+    """Return these seconds, but no more than until so long after the holder's lease has ended, nor
+    than are left of the wait."""
+    ends = NEVER if remaining is None else remaining + after
+    return min(seconds, ends, left)
 
 
 LINE = 4
