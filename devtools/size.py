@@ -61,7 +61,7 @@ PRODUCTS = (
     Product(
         "once in the transaction",
         ("locks/in_transaction", "contrib/once", "management/subcommands/records"),
-        405,
+        404,
     ),
 )
 

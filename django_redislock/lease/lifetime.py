@@ -12,7 +12,7 @@ from typing import Any
 from ..base.clock import deadline, now
 from ..base.exceptions import LeaseLost, LockUnavailable
 from ..primitives import mutex
-from ..primitives.contract import Claim, Grant, Port, Refusal
+from ..primitives.contract import Claim, Grant, Port, Refusal, Renewals
 from ..settings.policy import Policy
 from .holds import Held, Holds
 
@@ -250,11 +250,8 @@ async def renew(port: Port, leases: Sequence[Lifetime], ttl: float | None = None
 
 
 async def _put_back(
-    port: Port,
-    leases: Sequence[Lifetime],
-    ttls: Sequence[float],
-    refusals: Sequence[Refusal | LockUnavailable | None],
-) -> Sequence[Refusal | LockUnavailable | None]:
+    port: Port, leases: Sequence[Lifetime], ttls: Sequence[float], refusals: Renewals
+) -> Renewals:
     """Put back the guarded leases that the server has forgotten. Return what is known of all
     leases then."""
     forgotten = []
@@ -268,7 +265,7 @@ async def _put_back(
         return refusals
     found = list(refusals)
     try:
-        answers: Sequence[Refusal | LockUnavailable | None] = await mutex.put_back(
+        answers: Renewals = await mutex.put_back(
             port,
             [leases[each].claim for each in forgotten],
             [ttls[each] for each in forgotten],

@@ -327,6 +327,8 @@ Outcome = Grant | LockNotAcquired
 """The result of an acquire."""
 Refusals = list[Refusal | None]
 """For each of some claims, why it was refused. None: it was not."""
+Renewals = Sequence[Refusal | LockUnavailable | None]
+"""The same of leases that were to be extended; or an error, if nothing is known of one."""
 
 
 class Sight(NamedTuple):
@@ -373,11 +375,8 @@ class Primitive(Protocol):
         """Release the lease, or leave the queue. None: released, now or before. It may be
         repeated."""
 
-    async def extend(
-        self, port: Port, claims: Sequence[Claim], ttls: Sequence[float]
-    ) -> Sequence[Refusal | LockUnavailable | None]:
-        """Let leases of this kind live for these times from now. Returns for each lease None if it
-        was extended, a refusal, or an error if nothing is known of it."""
+    async def extend(self, port: Port, claims: Sequence[Claim], ttls: Sequence[float]) -> Renewals:
+        """Let leases of this kind live for these times from now."""
 
     async def write_down(self, port: Port, claims: Sequence[Claim]) -> None:
         """Write down leases of this kind that have been held for a while: in the index, for lists,

@@ -81,13 +81,14 @@ from functools import partial
 from typing import Any
 
 from ..base import tokens
-from ..base.exceptions import LockNotAcquired, LockUnavailable
+from ..base.exceptions import LockUnavailable
 from ..base.people import Holder
 from . import queued
 from .contract import (
     MOST_AT_ONCE,
     Claim,
     Grant,
+    Outcome,
     Port,
     Refusal,
     Refusals,
@@ -149,9 +150,7 @@ def giving_back(
     return Request("mutex_release", _keys(group, claim.token), args)
 
 
-def acquire(
-    port: Port, claim: Claim, wait: float | None
-) -> Coroutine[Any, Any, Grant | LockNotAcquired]:
+def acquire(port: Port, claim: Claim, wait: float | None) -> Coroutine[Any, Any, Outcome]:
     return queued.acquire(port, claim, wait, Asking().acquire)
 
 
@@ -437,7 +436,7 @@ STEALS = 10
 
 async def steal(
     port: Port, claim: Claim, reason: str, stolen: Callable[[Holder], None]
-) -> Grant | LockNotAcquired:
+) -> Outcome:
     """Hold `claim`, and take the lock away from whoever holds it. Tells `stolen` who that was.
 
     The lock changes hands in one step, so nobody gets in between; the waiters keep their order.

@@ -47,6 +47,7 @@ from .contract import (
     Outcome,
     Port,
     Refusal,
+    Renewals,
     Request,
     Sight,
     milliseconds,
@@ -58,6 +59,8 @@ from .waiting import no_longer
 
 Answers = Sequence[Any]
 """The answer of each server's script, in order, or the error instead."""
+Enough = Callable[[Answers], bool]
+"""Says of the answers that have come whether no others are needed."""
 
 PAUSE = 0.02, 0.2, 0.8
 """Seconds between two tries: at least, at most, and at most after some tries. The pause is random,
@@ -201,9 +204,7 @@ class Redlock:
             raise self._unavailable(claim.keys.name, answers)
         return None
 
-    async def extend(
-        self, port: Port, claims: Sequence[Claim], ttls: Sequence[float]
-    ) -> list[Refusal | LockUnavailable | None]:
+    async def extend(self, port: Port, claims: Sequence[Claim], ttls: Sequence[float]) -> Renewals:
         """As `Primitive.extend`. None: a majority has extended it. An error: no majority has given
         the same answer."""
         held = [(claim.keys, claim.token, ttl) for claim, ttl in zip(claims, ttls, strict=True)]
@@ -275,12 +276,7 @@ class Redlock:
         await self._ask_all(port, bool, request, self._most, patience)
 
     async def _give_back(
-        self,
-        port: Port,
-        claim: Claim,
-        withdraw: bool,
-        enough: Callable[[Answers], bool],
-        at: Sequence[int],
+        self, port: Port, claim: Claim, withdraw: bool, enough: Enough, at: Sequence[int]
     ) -> Answers:
         """Release the lock at some of the servers."""
         request = mutex.giving_back(claim, claim.names, withdraw=withdraw)
@@ -292,7 +288,7 @@ class Redlock:
         port: Port,
         read: Callable[[Any], Any],
         request: Request,
-        enough: Callable[[Answers], bool],
+        enough: Enough,
         seconds: float,
         at: Sequence[int] | None = None,
     ) -> Answers:
