@@ -168,9 +168,7 @@ class Asking:
         """The group that could not be reached the last time. It is asked first, so that the others
         are not taken in vain."""
 
-    async def acquire(
-        self, port: Port, claim: Claim, inbox: str, ticket: str
-    ) -> tuple[queued.Acquired, str]:
+    async def acquire(self, port: Port, claim: Claim, inbox: str, ticket: str) -> queued.Asked:
         acquired: queued.Acquired = ()
         groups = _groups(port, claim.names)
         for first in sorted(groups, key=lambda first: first != self._away):
@@ -237,7 +235,7 @@ class Asking:
         return refusals[0] if refusals else None
 
 
-def _acquired(claim: Claim, group: Sequence[Keys], answer: Any) -> tuple[queued.Acquired, str]:
+def _acquired(claim: Claim, group: Sequence[Keys], answer: Any) -> queued.Asked:
     """Read an answer, and the name to which it applies."""
     match answer:
         case [1, acquired_us, fence, note]:

@@ -42,11 +42,10 @@ NAMES = {
 
 Acquired = tuple[Any, ...]
 """An answer as `acquired` returns it."""
-
-
-Ask = Callable[[Port, Claim, str, str], Awaitable[tuple[Acquired, str]]]
-"""A way to ask for a lock, once, with an inbox and a ticket. Returns an answer, and the name to
-which it applies."""
+Asked = tuple[Acquired, str]
+"""An answer, and the name to which it applies."""
+Ask = Callable[[Port, Claim, str, str], Awaitable[Asked]]
+"""A way to ask for a lock, once, with an inbox and a ticket."""
 GiveBack = Callable[[Port, Claim], Awaitable[Refusal | None]]
 """A way to release a lock, once."""
 
@@ -84,9 +83,7 @@ class Script(NamedTuple):
     read: Callable[[Any], Acquired] = acquired
     """The reader, if it acquires."""
 
-    async def acquire(
-        self, port: Port, claim: Claim, inbox: str, ticket: str
-    ) -> tuple[Acquired, str]:
+    async def acquire(self, port: Port, claim: Claim, inbox: str, ticket: str) -> Asked:
         args = [claim.token, milliseconds(claim.ttl), claim.says, inbox, ticket, *self.more]
         return await ask(port, self.read, self.name, self.keys, args), claim.keys.name
 

@@ -143,9 +143,7 @@ class Recorded:
             self.found = await read(port, claim.keys)
         return got
 
-    async def _ask(
-        self, port: Port, claim: Claim, inbox: str, ticket: str
-    ) -> tuple[queued.Acquired, str]:
+    async def _ask(self, port: Port, claim: Claim, inbox: str, ticket: str) -> queued.Asked:
         """Ask for the lock and for the record."""
         script, keys = mutex.guarded(claim, "record_acquire", _keys(claim))
         stale = () if self.stale is None else (milliseconds(self.stale),)
