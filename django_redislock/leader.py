@@ -30,6 +30,7 @@ from django.db import close_old_connections
 
 from .base import background, process
 from .base.exceptions import LeaseLost, LockError, LockUnavailable
+from .base.people import cancelled
 from .lease.lease import Lease
 from .lease.lock import UNSET, Lock
 from .primitives.contract import run
@@ -262,7 +263,8 @@ class _Part:
             if asyncio.iscoroutine(result):
                 await result if self._loop is not None else asyncio.run(result)
         except BaseException as error:
-            if self._loop is not None and not isinstance(error, Exception):
+            itself = isinstance(error, asyncio.CancelledError) and not cancelled()
+            if self._loop is not None and not (itself or isinstance(error, Exception)):
                 raise  # the task was cancelled, or the loop is to end
             logger.exception("%r of %r raised", callback, self._leader)
             return False

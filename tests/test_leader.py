@@ -327,6 +327,28 @@ class TestLoop:
 
         asyncio.run(asyncio.wait_for(main(), PATIENCE))
 
+    def test_on_loss_waits_for_what_it_cancels(self, caplog: pytest.LogCaptureFixture) -> None:
+        """The leader itself was not cancelled: it is logged, and this process leads again."""
+        work: list[asyncio.Task[None]] = []
+
+        async def begin() -> None:
+            work.append(asyncio.create_task(asyncio.sleep(PATIENCE)))
+
+        async def end() -> None:
+            work[-1].cancel()
+            await work[-1]
+
+        async def main() -> None:
+            async with Leader("scheduler", on_gain=begin, on_loss=end, ttl=0.1) as leader:
+                while not leader.is_leader:
+                    await asyncio.sleep(0.002)
+                leader.step_down()
+                while len(work) < 2:
+                    await asyncio.sleep(0.002)
+
+        asyncio.run(asyncio.wait_for(main(), PATIENCE))
+        assert caplog.text.count("raised") == 2
+
     def test_cancelled(self, redis: Redis) -> None:
         """Its loop ends, as by Ctrl-C: on_loss is called, and the lock is released."""
         said: list[str] = []

@@ -48,6 +48,12 @@ def holder() -> Holding:
     return threading.current_thread()
 
 
+def cancelled() -> bool:
+    """Return whether this task was cancelled, and not one that it awaits."""
+    me = holder()
+    return isinstance(me, asyncio.Task) and me.cancelling() > 0
+
+
 def owner(of: Holding) -> str:
     """Return host, process, and thread or task."""
     # Check for a task first: under gevent, current_thread() returns a greenlet's thread object.

@@ -218,18 +218,10 @@ def _outcome(lease: Lease, error: BaseException | None) -> tuple[RunOutcome, str
         return RunOutcome.LOST, people.clean(lease._lifetime.lost.why)
     if error is None:
         return RunOutcome.DONE, ""
-    if isinstance(error, Ended) or (isinstance(error, asyncio.CancelledError) and _cancelled()):
+    cancelled = isinstance(error, asyncio.CancelledError) and people.cancelled()
+    if cancelled or isinstance(error, Ended):
         return RunOutcome.LOST, STOPPED
     return RunOutcome.FAILED, people.clean(f"{type(error).__name__}: {people.message(error)}")
-
-
-def _cancelled() -> bool:
-    """Return whether this task was cancelled, and not one that its job awaits."""
-    try:
-        task = asyncio.current_task()
-    except RuntimeError:  # a function runs in a thread
-        return False
-    return task is not None and task.cancelling() > 0
 
 
 def perform(job_run: JobRun) -> RunInfo | None:
