@@ -20,6 +20,7 @@ from django_redislock import (
     LeaseLost,
     LeaseState,
     LockError,
+    LockNotAcquired,
     LockReentered,
     ReadWriteLock,
     Semaphore,
@@ -320,6 +321,19 @@ def test_a_writer_is_no_reader_before_the_commit(redis: Redis) -> None:
         found = beside()
         found.release()
     assert not redis.exists(KEY)
+
+
+def test_a_transaction_that_reads_is_no_writer() -> None:
+    """With wait=0, too: its block would run beside other readers."""
+    catalogue = ReadWriteLock("catalogue", release="commit")
+    with transaction.atomic():
+        with catalogue.read():
+            pass
+        writer = ReadWriteLock("catalogue", release="commit", wait=0).write()
+        with pytest.raises(LockNotAcquired), writer:
+            pytest.fail("it runs as a reader")
+        with pytest.raises(LockReentered, match="a reader can't become a writer"):
+            catalogue.write().acquire()
 
 
 async def test_a_task_that_writes_is_no_reader_before_the_commit(redis: Redis) -> None:

@@ -585,7 +585,8 @@ class Lock(Entered):
         last = mine[-1]
         if primitive is permits.WRITE and last._claim.primitive is permits.READ:
             self._refuse_own(last, wait, UPGRADE)
-        elif self._reentrant:
+            return None
+        if self._reentrant:
             return last
         unused = [lease for lease in mine if not lease._holds.blocks]  # a transaction holds it
         if unused:
