@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -11,7 +13,8 @@ import pytest
 from asgiref.sync import async_to_sync, sync_to_async
 from django.db import DatabaseError, connections, transaction
 from django.db.transaction import TransactionManagementError
-from django.test import override_settings
+from django.http import HttpRequest, StreamingHttpResponse
+from django.test import RequestFactory, override_settings
 from redis import Redis
 
 from django_redislock import (
@@ -22,11 +25,13 @@ from django_redislock import (
     LockError,
     LockNotAcquired,
     LockReentered,
+    MultiLock,
     ReadWriteLock,
     Semaphore,
     redis_lock,
 )
-from tests.waiting import eventually
+from django_redislock.views import lock_view
+from tests.waiting import PATIENCE, eventually
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
 
@@ -162,6 +167,89 @@ def test_the_same_transaction_may_take_it_again(held: Held) -> None:
                 redis_lock("job").acquire()
         assert held()
     assert not held()
+
+
+@pytest.mark.parametrize("first", ["task", "thread"])
+@pytest.mark.parametrize("second", ["task", "thread"])
+@pytest.mark.parametrize(
+    "one",
+    [
+        redis_lock("job", release="commit", wait=1),
+        redis_lock("job", release="commit", wait=0),
+        Semaphore("job", 1, release="commit", wait=1),
+        ReadWriteLock("job", release="commit", wait=1).write(),
+        MultiLock(["job", "tool"], release="commit", wait=1),
+    ],
+    ids=repr,
+)
+def test_tasks_of_a_transaction_take_it_again(
+    held: Held, one: redis_lock, first: str, second: str
+) -> None:
+    """It is the thread's, in which the ORM of each of them works."""
+
+    @one
+    def in_thread() -> None:
+        assert held()
+
+    @one
+    async def in_task() -> None:
+        assert held()
+
+    calls: dict[str, Callable[[], None]] = {"task": async_to_sync(in_task), "thread": in_thread}
+    with transaction.atomic():
+        calls[first]()
+        calls[second]()
+        assert held()
+    assert not held()
+
+
+async def test_a_task_that_is_cancelled_while_it_takes_it_again(held: Held) -> None:
+    """It leaves nothing behind, although the thread of the transaction answers later."""
+    atomic, busy, free = transaction.atomic(), threading.Event(), threading.Event()
+    await sync_to_async(atomic.__enter__)()
+    async with lock(ttl=600):
+        pass
+
+    def work() -> None:
+        busy.set()
+        assert free.wait(PATIENCE)
+
+    working = asyncio.create_task(sync_to_async(work)())
+    assert await asyncio.to_thread(busy.wait, PATIENCE)
+    task = asyncio.create_task(redis_lock("job").aacquire())
+    await asyncio.sleep(0)  # it asks in the thread, which is busy
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    free.set()
+    await working
+    await sync_to_async(atomic.__exit__)(None, None, None)
+    await asyncio.to_thread(eventually, lambda: not held())
+
+
+def test_a_transaction_streams_twice(held: Held) -> None:
+    """A response that was sent leaves the lock to the transaction of its thread."""
+
+    @lock_view("job")
+    def view(request: HttpRequest) -> StreamingHttpResponse:
+        return StreamingHttpResponse(["a", "b"])
+
+    with transaction.atomic():
+        for _ in range(2):
+            response = view(RequestFactory().get("/"))
+            assert response.status_code == 200
+            response.close()
+        assert held()
+    assert not held()
+
+
+def test_a_task_is_not_in_the_block_of_its_thread() -> None:
+    """The block may end, and the transaction go on: the task waits, or gets nothing."""
+    with transaction.atomic():
+        with lock():
+            pass
+        with lock():
+            assert async_to_sync(redis_lock("job", release="commit").aacquire)(wait=0) is None
 
 
 def test_a_transaction_has_one_place_of_a_semaphore(redis: Redis) -> None:

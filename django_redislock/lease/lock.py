@@ -32,6 +32,7 @@ from ..transport.ports import AsyncPort, SyncPort
 from . import claims, notes, order, transactions
 from .claims import beside_orm
 from .holds import Cancellation, Entered, Hold, Running, innermost, last
+from .joining import of_transaction
 from .lease import Lease
 from .lifetime import A_SECOND
 from .plan import Plan, plan_of
@@ -477,6 +478,8 @@ class Lock(Entered):
             mine = self._held(plan, keys, me, wait)
             if mine is not None and self._hold_again(mine, policy, me):
                 return mine
+            if port_type is AsyncPort and (lease := await of_transaction(self, plan, keys, me)):
+                return lease
         claim = Claim(
             keys=keys,
             token=tokens.new(),

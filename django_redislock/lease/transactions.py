@@ -19,6 +19,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import Atomic, TransactionManagementError
 
 from ..base.exceptions import EarlyReleaseWarning, LockError
+from ..base.people import holder
 from .holds import Hold
 
 logger = logging.getLogger("django_redislock")
@@ -92,7 +93,7 @@ def defer(lease: Any, error: BaseException | None) -> None:
     if pending and error is None:
         lease.check()  # before the commit, while it can still be rolled back
     for connection in pending:
-        later = Hold(lease._holds.holder, outlives=True)
+        later = Hold(holder(), outlives=True)  # this thread, also for a task
         # A finalizer calls `dropped`, which therefore sends no request.
         at_end(
             connection,
