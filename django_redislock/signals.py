@@ -21,6 +21,7 @@ from typing import Literal
 from django.dispatch import Signal
 
 from .base import background
+from .base.exceptions import cleared
 from .base.people import Holder, log_extra
 
 logger = logging.getLogger("django_redislock")
@@ -102,7 +103,7 @@ _EVENTS: dict[EventKind, tuple[Signal, int, str]] = {
     "cleared": (
         lock_cleared,
         logging.INFO,  # the warning is logged in the process of the holder
-        "%(name)r was cleared by %(by)s: %(why)s. It was held by %(holder)s.",
+        "%(name)r was cleared %(cleared)s. It was held by %(holder)s.",
     ),
 }
 
@@ -138,7 +139,7 @@ def log(event: LockEvent) -> None:
     _, level, message = _EVENTS[event.outcome]
     if logger.isEnabledFor(level):
         fields = asdict(event)
-        words = fields | {"holder": str(event.holder)}
+        words = fields | {"holder": str(event.holder), "cleared": cleared(event.by, event.why)}
         logger.log(level, message, words, extra=log_extra("lock", fields))
 
 

@@ -17,7 +17,7 @@ import pytest
 from django.dispatch import Signal
 from redis import Redis
 
-from django_redislock import LeaseLost, LockNotAcquired, redis_lock, signals
+from django_redislock import LeaseLost, LeaseRevoked, LockNotAcquired, redis_lock, signals
 from django_redislock.primitives.waiting import WaitLog
 from django_redislock.signals import LockEvent
 from tests.processes import Worker
@@ -327,6 +327,15 @@ class TestLog:
     def records(self, caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
         return [record for record in caplog.records if hasattr(record, "lock_outcome")]
 
+    def test_cleared_by_nobody_who_is_named(
+        self, redis: Redis, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """It says so, as the error of the holder does."""
+        caplog.set_level(logging.INFO, "django_redislock")
+        with pytest.raises(LeaseRevoked), held_elsewhere():
+            redis_lock("job").clear(reason="")
+        assert "'job' was cleared by an operator (no reason given). It" in caplog.text
+
     def test_a_line_per_event(self, redis: Redis, caplog: pytest.LogCaptureFixture) -> None:
         """Each event is a log line with its own level, also without receivers."""
         caplog.set_level(logging.DEBUG, "django_redislock")
@@ -345,7 +354,7 @@ class TestLog:
             ("WARNING", "lost"),
         ]
         messages = [record.getMessage() for record in self.records(caplog)]
-        assert messages[4].startswith("'job' was cleared by Ada: stuck. It was held by ")
+        assert messages[4].startswith("'job' was cleared by Ada (stuck). It was held by ")
         assert "(here) since" in messages[4]
         assert messages[5] == (
             "The lease on 'job' is lost: cleared by Ada (stuck). It was taken at here."
