@@ -26,6 +26,7 @@ from django_redislock import (
     TimestampLock,
     current_lease,
     deduplicate,
+    held,
     once,
     redis_lock,
     single_flight,
@@ -342,6 +343,15 @@ class TestOthers:
                 pass
             with of("beta"), redis_lock("b"), pytest.raises(LockOrderError):
                 redis_lock("a").acquire()
+
+    def test_held(self) -> None:
+        """The name is that of the present tenant, unless it names one."""
+        with of("acme"), redis_lock("job") as lease, MultiLock(["a", "b"]) as both:
+            assert held("job") is held("acme/job") is lease
+            assert held("a") is both
+            with of("beta"):
+                assert held("job") is None
+                assert held("acme/job") is lease
 
     def test_the_test_kit(self) -> None:
         """A test may name the tenant, or not."""

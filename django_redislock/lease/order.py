@@ -31,7 +31,7 @@ from ..base import people
 from ..base.exceptions import LockError, LockOrderError, LockOrderWarning
 from ..primitives.contract import Claim
 from ..primitives.keys import validate_name
-from ..settings import conf, naming
+from ..settings import conf, kinds, naming
 from ..transport.server import Server
 from .holds import Hold, current, enclosing
 from .lease import Lease
@@ -195,13 +195,18 @@ def names_of(lease: Lease) -> list[str]:
 
 
 def held(name: str) -> Lease | None:
-    """Return the lease by which the code that is running holds a name, or None.
+    """Return the lease by which the code that is running holds a name, or None. The name may have
+    its scope or not.
 
     That is the lease of a block around it, or one that this thread or task has acquired and not
     released. Its answer is what this process knows: no request is sent.
     """
     validate_name(name)
-    return next((lease for lease in held_here() if name in names_of(lease)), None)
+    found = next((lease for lease in held_here() if name in names_of(lease)), None)
+    if found is None and (scope := conf.policy(name, {}).scope) is not None:
+        name = kinds.in_scope(scope, name)
+        found = next((lease for lease in held_here() if name in names_of(lease)), None)
+    return found
 
 
 class Steps:
