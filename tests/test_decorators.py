@@ -1147,6 +1147,43 @@ class TestReentry:
                     await lease.aextend()
                 await asyncio.sleep(PATIENCE)
 
+    async def test_cancel_on_lost_below_asynccontextmanager(self, redis: Redis) -> None:
+        """The block between its two steps is cancelled, and raises LeaseLost."""
+
+        @asynccontextmanager
+        @redis_lock("job", cancel_on_lost=True)
+        async def locked() -> AsyncIterator[Lease]:
+            yield current_lease()
+
+        with pytest.raises(LeaseLost):
+            async with locked() as lease:
+                redis.delete(KEY)
+                with pytest.raises(LeaseLost):
+                    await lease.aextend()
+                await asyncio.sleep(PATIENCE)
+        task = asyncio.current_task()
+        assert task is not None
+        assert not task.cancelling()
+
+    async def test_cancel_on_lost_of_the_task_that_makes_a_step(self, redis: Redis) -> None:
+        """Another one may have made the first step."""
+
+        @redis_lock("job", cancel_on_lost=True)
+        async def items() -> AsyncIterator[Lease]:
+            yield current_lease()
+            await asyncio.sleep(PATIENCE)
+
+        made = items()
+        lease = await anext(made)
+        step = asyncio.create_task(anext(made, None))
+        await asyncio.sleep(0)
+        redis.delete(KEY)
+        with pytest.raises(LeaseLost):
+            await lease.aextend()
+        await asyncio.wait([step])
+        with pytest.raises(LeaseLost):
+            step.result()
+
 
 class TestManyAtOnce:
     async def test_tasks_in_blocks_of_one_lock_object(self, redis: Redis) -> None:

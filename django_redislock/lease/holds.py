@@ -24,7 +24,7 @@ from typing import Any, Protocol, TypeVar
 
 from ..base.background import start
 from ..base.exceptions import LeaseLost
-from ..base.people import Holding
+from ..base.people import Holding, holder
 from ..base.process import by_a_handler
 from ..primitives.contract import run
 
@@ -39,6 +39,12 @@ class Cancellation:
         self._before = task.cancelling()
         self._over = False
         self._delivered = False
+
+    def follow(self) -> None:
+        """Cancel this task, which makes a step of a generator; another one may have begun it."""
+        me = holder()
+        if isinstance(me, asyncio.Task) and me is not self._task and not self._delivered:
+            self._task, self._before = me, me.cancelling()
 
     def request(self) -> None:
         """Cancel the task. Any thread may call this."""

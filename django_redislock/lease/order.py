@@ -217,12 +217,15 @@ class Steps:
     """
 
     def __init__(self, hold: Hold) -> None:
+        self._hold = hold
         self._inside: Hold | None = hold
         self._outside: Hold | None = None
 
     def __enter__(self) -> None:
         self._outside = current.get()
         current.set(self._inside)
+        if self._hold.cancellation is not None:
+            self._hold.cancellation.follow()
 
     def __exit__(self, *exc_info: object) -> None:
         self._inside = current.get()
