@@ -214,7 +214,7 @@ STORIES: dict[str, tuple[str, str, str, str]] = {
         lock: lease.py, register.py: a young lease
         lock > block: the lease
         block + the body runs
-        block > claims: give_back(claim), by lease.py
+        block > claims: release_straight(claim), by lease.py
         claims > line: ports.straight
         line > Redis: mutex_drop
         Redis > line: token, 1

@@ -138,7 +138,7 @@ class Lock(RedisLock):
             server = server_of_client(self.redis)
             port = _ImpatientPort(server)
             self._forget()
-            begun = claims.give_back(server, claim)
+            begun = claims.release_straight(server, claim)
             refusal = None
             if begun is not None:
                 port.begun = begun.begun

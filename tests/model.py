@@ -92,7 +92,7 @@ class Witness(MemoryServer):
         self.gave_back: set[str] = set()
         """Tokens whose release found the lock theirs."""
         self.ended: set[str] = set()
-        """Tokens that were put back for their release."""
+        """Tokens that were reinstated for their release."""
         self.knows = ""
         """The holder, unless it was handed the lock and has not confirmed it yet."""
         self.asks_from: str | int = ""
@@ -134,7 +134,7 @@ class Witness(MemoryServer):
             "mutex_holder": "",
             "mutex_extend": args[-2:][0],
             "mutex_clear": args[-1],
-            "mutex_put_back": str(args[-3:][0])[:32],
+            "mutex_reinstate": str(args[-3:][0])[:32],
         }
         token = str(its.get(script, args[0]))
         before = self.value
@@ -148,13 +148,13 @@ class Witness(MemoryServer):
         released = script == "mutex_release" or (script == "mutex_drop" and answer)
         if released and before and before.token == token:
             self.gave_back.add(token)
-        if script == "mutex_put_back" and args[1] and answer[0]:
+        if script == "mutex_reinstate" and args[1] and answer[0]:
             self.ended.add(token)
         if script == "mutex_clear" and answer and self.knows == token:
             self.cleared[token] = self.time
         self._answers_truly(script, token, before, after, answer)
         granted = self._changed(script, token, before, after)
-        knows = script in ("mutex_acquire", "mutex_put_back", "mutex_take")
+        knows = script in ("mutex_acquire", "mutex_reinstate", "mutex_take")
         if knows and after is not None and after.token == token:
             self.knows = token
         self._look_at_queue(script, token, args, answer, granted)
@@ -173,7 +173,7 @@ class Witness(MemoryServer):
                 true = token in self.gave_back if answer[0] else not had
             case "mutex_drop":
                 true = (answer is not None) == (had and after is None)
-            case "mutex_put_back":
+            case "mutex_reinstate":
                 true = bool(answer[0]) == (after is not None and after.token == token)
             case "mutex_extend":
                 true = bool(answer[0]) == had
@@ -197,9 +197,9 @@ class Witness(MemoryServer):
         self.forgotten = ""
         if after.token in self.over:
             raise self.violation(f"{after} is a ghost: it was told {self.over[after.token]!r}")
-        if script == "mutex_put_back":
+        if script == "mutex_reinstate":
             if after != (self.holders[-1], self.highest):
-                raise self.violation(f"{after} is put back, and others have held it since")
+                raise self.violation(f"{after} is reinstated, and others have held it since")
             return None
         self.holders.append(after.token)
         self._fence_grows(after)
@@ -516,7 +516,7 @@ class Process:
             if refusal is not None and refusal.forgotten and self.claim.guarded:
                 self.claim.doubtful = True
                 if not self.releasing:
-                    [refusal] = await mutex.put_back(
+                    [refusal] = await mutex.reinstate(
                         self.io_of_renewal, [self.claim], [ttl], [self.deadline]
                     )
         except LockUnavailable:
@@ -779,7 +779,7 @@ class World:
             raise self.server.violation(f"{' and '.join(map(str, inside))} are both inside")
         for process in inside:
             if value is None and self.after_loss and self.server.keeps(process):
-                continue  # it puts its lease back
+                continue  # it reinstates its lease
             if value != (process.claim.token, process.fence):
                 raise self.server.violation(
                     f"{process} believes in its lease with {process.fence}; at the server: {value}"
@@ -804,7 +804,7 @@ class World:
             if server.time < process.began + process.wait:
                 raise server.violation(f"{process} gave up early")
         lived = released or token in server.ended
-        if told == "released" and not lived and not process.claim.given_back:
+        if told == "released" and not lived and not process.claim.release_lost:
             raise server.violation(f"{process} was told released, and had lost the lock")
         if told == "lost" and released:
             raise server.violation(f"{process} was told lost, and had the lock until then")

@@ -258,7 +258,7 @@ class AfterLoss(Mishaps):
         beside: int | None,
         lost: str,
     ) -> None:
-        """The server may have forgotten the holder, which may be about to put its lease back."""
+        """The server may have forgotten the holder, which may be about to reinstate its lease."""
         super().begin(ttl, waiters, delayed, answered, beside)
         holder = self.world.processes[0]
         if lost:
@@ -267,7 +267,7 @@ class AfterLoss(Mishaps):
             return
         self.world.renew(holder, ttl)
         renewal = holder.renewal
-        until = "answer mutex_put_back" if lost == "answered" else "send mutex_put_back"
+        until = "answer mutex_reinstate" if lost == "answered" else "send mutex_reinstate"
         while not renewal.done and renewal.at != until:
             self.world.step(renewal)
         if lost == "asks late" and not renewal.done:
@@ -280,7 +280,7 @@ class AfterLoss(Mishaps):
 
     def cleared(self) -> bool:
         """Whether somebody does not know yet that an operator has cleared its lock. The server
-        forgets that, too, and then there are two of whom each may put its lease back."""
+        forgets that, too, and then there are two of whom each may reinstate its lease."""
         cleared = self.world.server.cleared
         return any(process.claim.token in cleared for process in self.world.alive())
 
@@ -355,7 +355,7 @@ def test_no_two_holders_after_lost_data() -> None:
 
 
 @pytest.mark.parametrize("how", ["stopped", "late"])
-def test_a_lease_that_has_ended_is_not_put_back(how: str) -> None:
+def test_a_lease_that_has_ended_is_not_reinstated(how: str) -> None:
     """Its holder was stopped, or its request was late; others have held the lock since, and the
     server has forgotten that, too."""
     world = World(after_loss=True)
@@ -366,7 +366,7 @@ def test_a_lease_that_has_ended_is_not_put_back(how: str) -> None:
     world.flush()
     world.renew(first, 3.0)
     assert first.renewal is not None
-    while first.renewal.at != "send mutex_put_back":
+    while first.renewal.at != "send mutex_reinstate":
         world.step(first.renewal)
     if how == "stopped":
         world.stop(first)
@@ -441,7 +441,9 @@ def script(what: str, file: str, old: str, new: str, found_by: type[Network] = M
     BUGS.append(Bug(what, plant, found_by))
 
 
-script("a release asks not whose it is", "mutex_give_back", "token_of(value) == token", "value")
+script(
+    "a release asks not whose it is", "mutex_release_names", "token_of(value) == token", "value"
+)
 script("a renewal is told yes", "mutex_extend", "string.sub(value, 1, 32) == token", "true")
 script(
     "as with SET NX, the lock is busy, be it with the caller's own token",
@@ -484,7 +486,7 @@ script("nobody pauses", "mutex_guard", "if not left then", "if true then", After
 script("the pause is too short", "guard", "left = ttl -", "left = ttl / 2 -", AfterLoss)
 script("no guard is written", "guard", "redis.call('SET', guard, integer(now))", "", AfterLoss)
 script("each ask begins the pause", "guard", "not since or since > now", "since ~= 0", AfterLoss)
-script("a late one is put back", "mutex_put_back", "ARGV[2] == '1' and", "", AfterLoss)
+script("a late one is reinstated", "mutex_reinstate", "ARGV[2] == '1' and", "", AfterLoss)
 
 
 @bug(Port, "wait")
@@ -544,8 +546,8 @@ async def every_release_succeeds(honest, port, claim):
     await honest(port, claim)
 
 
-@bug(mutex, "put_back", found_by=AfterLoss)
-async def nothing_is_put_back(honest, port, claims, *args, **options):
+@bug(mutex, "reinstate", found_by=AfterLoss)
+async def nothing_is_reinstated(honest, port, claims, *args, **options):
     """A holder whose lease was forgotten is told that it has lost it."""
     return [Refusal(None, None) for _ in claims]
 

@@ -191,7 +191,7 @@ def server(_server: Server) -> Iterator[Server]:
         _server.free = True
         server_of("default").busy.clear()  # the lock was not free in the test before
         yield _server
-        # It would go on to ask this server for what could not be taken back.
+        # It would go on to ask this server for what could not be undone.
         watchdog(server_of("default"))._to_release.clear()
 
 

@@ -302,9 +302,9 @@ def test_somebody_looks_while_it_is_released(
     error: type[BaseException] | None, watched: Register, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The watchdog does not renew what is being released, even if that is interrupted."""
-    real, seen = claims.give_back, []
+    real, seen = claims.release_straight, []
 
-    def give_back(server: Any, claim: Any) -> SyncPort | None:
+    def release_straight(server: Any, claim: Any) -> SyncPort | None:
         lease._complete()
         seen.append(watched.leases())
         done = real(server, claim)
@@ -314,7 +314,7 @@ def test_somebody_looks_while_it_is_released(
 
     lock = redis_lock("job")
     with monkeypatch.context() as patch:
-        patch.setattr(claims, "give_back", give_back)
+        patch.setattr(claims, "release_straight", release_straight)
         if error is None:
             with lock as lease:
                 pass

@@ -173,7 +173,7 @@ def take(
         raise
 
 
-def give_back(server: Server, claim: Claim) -> SyncPort | None:
+def release_straight(server: Server, claim: Claim) -> SyncPort | None:
     """Release a lock of whose holder nobody has taken notice, by one request of this thread. Or
     return the port by which that is done in the usual way."""
     request = claim.primitive.dropping(claim) if claim.short and not claim.doubtful else None
@@ -183,7 +183,7 @@ def give_back(server: Server, claim: Claim) -> SyncPort | None:
     return found if isinstance(found, SyncPort) else None
 
 
-async def given_back(port: Port, claim: Claim) -> bool:
+async def release_young(port: Port, claim: Claim) -> bool:
     """Release the lock of a young lease. Return False if that is not done yet: what has come of
     the request counts as the answer to the first one of the usual way."""
     if claim.short:
@@ -335,50 +335,49 @@ async def cut_short(
     if claim.sent and not isinstance(error, LockError):
         await interrupted(error, port_type(server), server, claim)
     elif claim.sent:
-        # If the server has just answered, the claim is taken back at once, even if the time is
-        # over.
+        # If the server has just answered, the claim is undone at once, even if the time is over.
         silent = isinstance(error, LockUnavailable) and error.silent
         await settle(port_type, server, claim, now() if silent else max(until, now() + LEAST))
 
 
 async def interrupted(error: BaseException, port: Port, server: Server, claim: Claim) -> None:
-    """Take back `claim` after an exception from outside, in an acquire or a release.
+    """Undo `claim` after an exception from outside, in an acquire or a release.
 
     A cancelled task does this itself. An exception of a signal's handler goes through at once,
     even if the server hangs: then the watchdog does it.
     """
     if isinstance(error, asyncio.CancelledError):
-        await take_back(port, server, claim)
+        await undo(port, server, claim)
     else:
-        _take_back_later(server, claim)
+        _undo_later(server, claim)
 
 
 async def settle(
     port_type: Callable[..., Port], server: Server, claim: Claim, until: float
 ) -> None:
-    """Take back what an acquire may have done: here until `until`, and later in the background."""
+    """Undo what an acquire may have done: here until `until`, and later in the background."""
     left = until - now()
     if left > 0:
-        await take_back(port_type(server, terms=Terms(left)), server, claim)
+        await undo(port_type(server, terms=Terms(left)), server, claim)
     else:
         withdraw(server, claim)
 
 
-async def take_back(port: Port, server: Server, claim: Claim) -> None:
-    """Run `_undo` to its end, even if the caller is cancelled meanwhile; if an event loop ends
-    meanwhile, the watchdog does."""
+async def undo(port: Port, server: Server, claim: Claim) -> None:
+    """Run `_undo_once` to its end, even if the caller is cancelled meanwhile; if an event loop
+    ends meanwhile, the watchdog does."""
     try:
         if isinstance(port, AsyncPort):
-            await asyncio.shield(keep(asyncio.ensure_future(_undo(port, server, claim))))
+            await asyncio.shield(keep(asyncio.ensure_future(_undo_once(port, server, claim))))
         else:
-            await _undo(port, server, claim)
+            await _undo_once(port, server, claim)
     except BaseException:
-        _take_back_later(server, claim)
+        _undo_later(server, claim)
         raise
 
 
-async def _undo(port: Port, server: Server, claim: Claim) -> None:
-    """Take back what an interrupted acquire or release has done, or may still do."""
+async def _undo_once(port: Port, server: Server, claim: Claim) -> None:
+    """Undo what an interrupted acquire or release has done, or may still do."""
     try:
         await claim.primitive.release(port, claim)
     except LockUnavailable:
@@ -388,16 +387,16 @@ async def _undo(port: Port, server: Server, claim: Claim) -> None:
 
 
 def withdraw(server: Server, claim: Claim) -> None:
-    """Take back in the background what an acquire has done, or may still do.
+    """Undo in the background what an acquire has done, or may still do.
 
     A server that stalled may carry it out later, and would keep the lock for nobody.
     """
     logger.warning("%r may stay locked for %.3g s", claim.keys.name, claim.ttl)
-    _take_back_later(server, claim)
+    _undo_later(server, claim)
 
 
-def _take_back_later(server: Server, claim: Claim) -> None:
-    """Let the watchdog take back a claim, for as long as its request may still arrive."""
+def _undo_later(server: Server, claim: Claim) -> None:
+    """Let the watchdog undo a claim, for as long as its request may still arrive."""
     until = now() + max(claim.ttl, ON_ITS_WAY)
 
     async def release(port: Port) -> None:

@@ -31,7 +31,7 @@ async def of_transaction(lock: Any, plan: Plan, keys: Keys, me: Holding) -> Leas
     try:
         return await asyncio.shield(asked)
     except asyncio.CancelledError:
-        asked.add_done_callback(_give_back)
+        asked.add_done_callback(_abandon)
         raise
 
 
@@ -44,7 +44,7 @@ def _hold(lock: Any, plan: Plan, keys: Keys, me: Holding) -> Lease | None:
     return mine
 
 
-def _give_back(asked: asyncio.Future[Lease | None]) -> None:
+def _abandon(asked: asyncio.Future[Lease | None]) -> None:
     """End the hold of a task that was cancelled."""
     if not asked.cancelled() and asked.exception() is None and (lease := asked.result()):
         lease._abandon()

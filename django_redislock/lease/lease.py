@@ -139,9 +139,9 @@ class Lease(Noting, Entered):
         try:
             if not (sync and claim.short):
                 usual: Port = SyncPort(server) if sync else AsyncPort(server)
-                port = None if await claims.given_back(usual, claim) else usual
+                port = None if await claims.release_young(usual, claim) else usual
             else:
-                port = claims.give_back(server, claim)
+                port = claims.release_straight(server, claim)
             if port is None:
                 self._end_young()
         except BaseException as raised:
@@ -231,7 +231,7 @@ class Lease(Noting, Entered):
         if young and time < self._grant.deadline(self._claim.ttl):
             return
         lifetime = self._lifetime
-        if lifetime.sound(time):
+        if lifetime.intact(time):
             return
         if lifetime.released or lifetime.closing:
             raise LeaseLost(self.name, "it was released, or given to another process")
@@ -374,7 +374,7 @@ class Lease(Noting, Entered):
             port = port_type(server, terms=policy.terms())
             got = await claim.primitive.adopt(port, exported.token, claim)
             if isinstance(got, Refusal):
-                claim.sent = False  # there is nothing to take back
+                claim.sent = False  # there is nothing to undo
                 raise got.error(claim.keys.name)
             lease = cls(server, claim, got, policy, Hold(current_holder()))
             lease.check()  # the answer may have taken longer than it lives
@@ -447,7 +447,7 @@ class Lease(Noting, Entered):
         released the lease when it returns. If Redis could not be reached, it is released later.
         """
         lifetime, claim, lost = self._lifetime, self._claim, None
-        if not lifetime.sound(now()):
+        if not lifetime.intact(now()):
             if lifetime.over:
                 return
             lost = lifetime.expire()

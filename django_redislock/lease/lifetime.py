@@ -133,21 +133,21 @@ class Lifetime:
             return LeaseLost(self.claim.keys.name, why)
         return self.error
 
-    def sound(self, time: float) -> bool:
+    def intact(self, time: float) -> bool:
         """Return whether at this time nothing has ended it, and nobody is releasing it: the common
         case of `over` and `expire`."""
         alive = time < self.times.deadline and self.error is None
         return alive and not self.closing and not self.released
 
     def kept(self, time: float) -> bool:
-        """Return whether it is sound, and somebody has the lease, who can go on."""
-        there = self.sound(time) and self.lease() is not None
+        """Return whether it is intact, and somebody has the lease, who can go on."""
+        there = self.intact(time) and self.lease() is not None
         return there and self.holds.orphan is None
 
     @property
     def alive(self) -> bool:
         """Whether its holder may hold the lease once more."""
-        return self.sound(now())
+        return self.intact(now())
 
     def remaining(self) -> float:
         """Return the seconds until the deadline, or 0 when the lease is no longer held."""
@@ -225,14 +225,14 @@ async def renew(port: Port, leases: Sequence[Lifetime], ttl: float | None = None
             lease.unknown()
         raise
     if any(refusals):
-        refusals = await _put_back(port, leases, ttls, refusals)
+        refusals = await _reinstate(port, leases, ttls, refusals)
     heard = port.now()
     times = {its_ttl: Times.since(sent, its_ttl) for its_ttl in set(ttls)}
     for lease, its_ttl, refusal in zip(leases, ttls, refusals, strict=True):
         if refusal is None:
             # If the deadline came before the answer, that is final: others may have held the
             # lock since.
-            if lease.sound(heard) or lease.expire() is None:
+            if lease.intact(heard) or lease.expire() is None:
                 if ttl is not None:
                     lease.claim.ttl = its_ttl
                 lease.renewed(sent, times[its_ttl])
@@ -249,10 +249,10 @@ async def renew(port: Port, leases: Sequence[Lifetime], ttl: float | None = None
         raise errors[0]
 
 
-async def _put_back(
+async def _reinstate(
     port: Port, leases: Sequence[Lifetime], ttls: Sequence[float], refusals: Renewals
 ) -> Renewals:
-    """Put back the guarded leases that the server has forgotten. Return what is known of all
+    """Reinstate the guarded leases that the server has forgotten. Return what is known of all
     leases then."""
     forgotten = []
     for number, (lease, refusal) in enumerate(zip(leases, refusals, strict=True)):
@@ -265,7 +265,7 @@ async def _put_back(
         return refusals
     found = list(refusals)
     try:
-        answers: Renewals = await mutex.put_back(
+        answers: Renewals = await mutex.reinstate(
             port,
             [leases[each].claim for each in forgotten],
             [ttls[each] for each in forgotten],

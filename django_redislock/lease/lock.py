@@ -210,10 +210,10 @@ class Lock(Entered):
                 if validate := ARGUMENT_VALIDATORS.get(field):
                     self._explicit[field] = validate(given.pop(field), field)
             if given:
-                self._obey_besides(given)
+                self._read_others(given)
 
-    def _obey_besides(self, given: dict[str, Any]) -> None:
-        """Obey the arguments that are no settings."""
+    def _read_others(self, given: dict[str, Any]) -> None:
+        """Read the arguments that are no settings."""
         self._reentrant = validate_flag(given.pop("reentrant", False), "reentrant")
         self._cancel_on_lost = validate_flag(given.pop("cancel_on_lost", False), "cancel_on_lost")
         self._label = validate_label(given.pop("label", ""))

@@ -93,7 +93,7 @@ class Notes:
                 f"would write its note: call lease.checkpoint(…)"
             )
         for field, value in content.items():
-            if not _given_back(value):
+            if not _survives_json(value):
                 raise TypeError(
                     f"{field} can't be noted, since JSON does not give it back equal: "
                     f"{value!r:.80}. Note numbers, texts, None, and lists or dicts of them, whose "
@@ -136,7 +136,7 @@ class Notes:
                 logger.exception("The note of %r was not written", self._claim.keys.name)
 
 
-def _given_back(value: object) -> bool:
+def _survives_json(value: object) -> bool:
     """Return whether JSON gives it back equal."""
     try:
         return bool(json.loads(json.dumps(value, allow_nan=False)) == value)

@@ -128,7 +128,7 @@ async def acquire_unless_recorded(
         needless = answers(first, None)
         if not answers(found, lease) and not needless:
             return lease
-        await _give_back(port, lease)
+        await _release(port, lease)
     except BaseException:
         lease._abandon()
         raise
@@ -144,7 +144,7 @@ async def _of_own_lease(port: Port, lease: Lease) -> bytes | None:
     return await record.read(port, lease._claim.keys)
 
 
-async def _give_back(port: Port, lease: Lease) -> None:
+async def _release(port: Port, lease: Lease) -> None:
     """Release a lease under which nothing was done, so that its loss does not matter."""
     with suppress(LeaseLost, LockUnavailable):  # then it is released later
         await lease._end_hold(port, lease._holds.unentered)

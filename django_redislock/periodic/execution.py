@@ -113,7 +113,7 @@ class JobRun:
     def ask(self) -> Answer:
         """Claim the tick, and with it the lock.
 
-        Raises `LockUnavailable`; then ask again, or take the claim back.
+        Raises `LockUnavailable`; then ask again, or undo the claim.
         """
         port = SyncPort(self.server, terms=self.policy.terms())
         try:
@@ -129,10 +129,10 @@ class JobRun:
             self.grant, self.info, self.claim.found = answer.grant, answer.run, answer.note
         return answer
 
-    def take_back(self) -> None:
+    def undo(self) -> None:
         """Free the lock that a claim without an answer may have taken."""
         if self.claim.sent:
-            run(claims.take_back(SyncPort(self.server), self.server, self.claim))
+            run(claims.undo(SyncPort(self.server), self.server, self.claim))
 
     async def hold(self, port_type: type[SyncPort] | type[AsyncPort]) -> Lease:
         """Return the granted lease, held by this thread or task.

@@ -170,7 +170,7 @@ class JobPlan:
                 self._learn(max(self.known, answer.claimed))
                 # the job runs elsewhere, and may crash
                 self.look_at = answer.now if self.job.retries else NEVER
-                if answer.claimed < tick:  # our own claim was taken back: wait before the next one
+                if answer.claimed < tick:  # our own claim was undone: wait before the next one
                     self.postpone(answer.now, 1.0)
             case "early":
                 self.postpone(answer.now, answer.early)
@@ -187,11 +187,11 @@ class JobPlan:
         if self.job.overlap == "wait":
             self.not_before = 0
 
-    def take_back(self) -> None:
-        """Take back a claim without an answer."""
+    def undo(self) -> None:
+        """Undo a claim without an answer."""
         unanswered, self.unanswered = self.unanswered, None
         if unanswered is not None:
-            unanswered.take_back()
+            unanswered.undo()
 
 
 logger = logging.getLogger("django_redislock")
@@ -271,7 +271,7 @@ class Runner:
     def withdraw(self) -> None:
         """Take back the claims without an answer."""
         for plan in self._plans:
-            plan.take_back()
+            plan.undo()
 
     def _now(self) -> int:
         return round(clock() * SECOND) + self._offset
@@ -321,7 +321,7 @@ class Runner:
     def _claim(self, plan: JobPlan) -> str:
         wanted = plan.wanted(self._now())
         if plan.unanswered is not None and plan.unanswered.wanted != wanted:
-            plan.take_back()
+            plan.undo()
         if wanted is None:
             plan.postpone(self._now(), 1.0)
             return "nothing"

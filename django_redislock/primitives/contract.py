@@ -160,7 +160,7 @@ class Claim:
     """An answer was lost, so a request may still be on its way."""
     heard = False
     """The server has said something of the lock."""
-    given_back = False
+    release_lost = False
     """A release was sent whose answer was lost."""
     released: tuple[str, ...] = ()
     """The keys of its locks that were released. A release that is repeated, or that another one
@@ -205,7 +205,7 @@ class Claim:
         self.primitive = primitive
         """The algorithm by which it is held."""
         self.guarded = guarded
-        """After lost data the lock is not given to it for a ttl, and its lease is put back."""
+        """After lost data the lock is not given to it for a ttl, and its lease is reinstated."""
 
     def raise_failed(self) -> None:
         """Raise what the short request has raised, once."""
@@ -400,12 +400,12 @@ def no_short_request(claim: Claim) -> None:
 
 
 async def twice(
-    ask: Callable[[], Awaitable[T]], claim: Claim | None = None, *, gives_back: bool = False
+    ask: Callable[[], Awaitable[T]], claim: Claim | None = None, *, releases: bool = False
 ) -> T:
     """Return what `ask` answers; ask once more if the connection is lost. An idle connection that
     the server had closed fails so.
 
-    `claim` remembers a doubtful failure, and if `ask` gives it back. Raises `LockUnavailable`.
+    `claim` remembers a doubtful failure, and if `ask` releases it. Raises `LockUnavailable`.
     """
     asked = False
     while True:
@@ -417,7 +417,7 @@ async def twice(
             if claim is not None:
                 claim.doubtful |= error.doubtful
                 # A request that was never sent releases nothing.
-                claim.given_back |= gives_back and error.doubtful
+                claim.release_lost |= releases and error.doubtful
             if asked or not error.passing or error.silent:
                 raise
             asked = True

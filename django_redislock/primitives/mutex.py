@@ -45,7 +45,7 @@ Several names, as people expect of `MSETNX`:
     moment.
 13. *Release* is one script. If one name was lost before, the others are released all the same.
 14. Names in different slots of a cluster can't be in one script. They are taken slot by slot in
-    the order of the names, and given back if a later one is held. Tokens are idempotent, so
+    the order of the names, and released if a later one is held. Tokens are idempotent, so
     asking again is safe at each point. That a server has slots may turn out only when it refuses
     the first request: then nothing was carried out, and it is asked by slot.
 
@@ -56,14 +56,14 @@ After lost data, with `AFTER_LOSS` = "wait":
     server is new, and writes it anew.
 16. *Acquire* of a guarded claim gets no free lock until its own ttl has passed since that time. By
     then every forgotten lease has ended whose ttl was not longer.
-17. A *renewal* that finds nothing puts its lease back, with its own token and fencing token, as
+17. A *renewal* that finds nothing reinstates its lease, with its own token and fencing token, as
     long as that time is not over. So its holder keeps the lock, and whoever asks sees who it is.
-18. A lease that was put back may be released and handed on at once: at most one lease on the name
-    was forgotten, and this is it. (A semaphore has several, so it can't be guarded.)
+18. A lease that was reinstated may be released and handed on at once: at most one lease on the
+    name was forgotten, and this is it. (A semaphore has several, so it can't be guarded.)
 19. That would not be so if the holder was stopped, or its request was late, until others had held
     the lock, and *their* lease was forgotten. So the server is asked for its time first, and the
-    request says when the lease ends by that time. After that, nothing is put back.
-20. A request to put a lease back that arrives after its release would lock the name for nobody.
+    request says when the lease ends by that time. After that, nothing is reinstated.
+20. A request to reinstate a lease that arrives after its release would lock the name for nobody.
     So the claim is doubtful from then on, and its release leaves a tombstone.
 
 A lock that is not guarded never reads the guard, and pays nothing for it.
@@ -142,9 +142,7 @@ def asking(
     return Request(script, keys, [*args, int(inherits)])
 
 
-def giving_back(
-    claim: Claim, group: Sequence[Keys], *, withdraw: bool, inbox: str = ""
-) -> Request:
+def releasing(claim: Claim, group: Sequence[Keys], *, withdraw: bool, inbox: str = "") -> Request:
     """Return the request that releases such names, and hands them to the next waiters."""
     args: list[Word] = [claim.token, int(withdraw), inbox, int(claim.forgets)]
     return Request("mutex_release", _keys(group, claim.token), args)
@@ -206,7 +204,7 @@ class Asking:
         groups = _groups(port, claim.names)
         for first in [first for first in self._asked if first != besides]:
             try:
-                await _give_back(port, claim, groups[first], withdraw=False)
+                await _release_group(port, claim, groups[first], withdraw=False)
             except LockUnavailable as error:
                 if not as_far_as_possible:
                     raise
@@ -222,7 +220,7 @@ class Asking:
         groups = _groups(port, claim.names)
         for group in groups.values():
             try:
-                refusal = await _give_back(port, claim, group, withdraw=claim.doubtful)
+                refusal = await _release_group(port, claim, group, withdraw=claim.doubtful)
             except LockUnavailable as error:
                 if _groups(port, claim.names) != groups:  # as in `acquire`
                     return await self.release(port, claim)
@@ -246,12 +244,12 @@ def _acquired(claim: Claim, group: Sequence[Keys], answer: Any) -> queued.Asked:
     return (code, *rest), name
 
 
-async def _give_back(
+async def _release_group(
     port: Port, claim: Claim, group: Sequence[Keys], *, withdraw: bool
 ) -> Refusal | None:
     inbox = port.own_inbox(group[0]) if len(claim.names) == 1 else ""
-    request = giving_back(claim, group, withdraw=withdraw, inbox=inbox)
-    return await queued.give_back(port, claim, group, request)
+    request = releasing(claim, group, withdraw=withdraw, inbox=inbox)
+    return await queued.release_once(port, claim, group, request)
 
 
 async def extend(
@@ -311,7 +309,7 @@ def extension(
 
 
 A_MOMENT = 1.0
-"""Seconds for which a lease is put back that is released next. A request that arrives late locks
+"""Seconds for which a lease is reinstated that is released next. A request that arrives late locks
 the name for no longer."""
 
 
@@ -320,7 +318,7 @@ def guarded(claim: Claim, script: str, keys: Sequence[str]) -> tuple[str, Sequen
     return (f"{script}_guarded", [*keys, claim.keys.guard]) if claim.guarded else (script, keys)
 
 
-async def put_back(
+async def reinstate(
     port: Port,
     claims: Sequence[Claim],
     ttls: Sequence[float],
@@ -329,7 +327,7 @@ async def put_back(
     withdrawn: bool = False,
 ) -> Refusals:
     """Let forgotten leases live for these times from now, unless their holders' deadlines have
-    passed; with `withdrawn`, even if they were withdrawn. None: put back.
+    passed; with `withdrawn`, even if they were withdrawn. None: reinstated.
 
     Raises `LockUnavailable`: nothing is known of any of them.
     """
@@ -348,15 +346,15 @@ async def put_back(
             args += _value(claim, its), milliseconds(ttls[number]), ends[number]
         first = batch[0][1]
         keys += first.guard, first.index, first.clock
-        return await ask(port, verdicts(len(batch)), "mutex_put_back", keys, args)
+        return await ask(port, verdicts(len(batch)), "mutex_reinstate", keys, args)
 
     return await of_all_names(port, claims, some)
 
 
 async def release_forgotten(port: Port, claim: Claim, deadline: float) -> Refusal | None:
-    """Release a lease that its release has not found, and whose deadline has not passed. It is put
-    back for a moment, which shows that nobody else has held the lock. None: released."""
-    [refusal] = await put_back(port, [claim], [A_MOMENT], [deadline], withdrawn=True)
+    """Release a lease that its release has not found, and whose deadline has not passed. It is
+    reinstated for a moment, which shows that nobody else has held the lock. None: released."""
+    [refusal] = await reinstate(port, [claim], [A_MOMENT], [deadline], withdrawn=True)
     if refusal is None:
         refusal = await claim.primitive.release(port, claim)
         if refusal is not None and not refusal.revoked:

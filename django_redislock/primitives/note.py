@@ -3,7 +3,7 @@
 1.  A write compares the token, so a holder that has lost its lease writes nothing.
 2.  The writes of one token are numbered. One that comes late does not overwrite a later one, and
     one that was sent twice changes nothing.
-3.  The release of an ordinary end removes the note, in the step that gives the lock back. So a
+3.  The release of an ordinary end removes the note, in the step that releases the lock. So a
     write that is still on its way then finds another holder, or none.
 4.  Who takes a lock that has a note takes the note over in the same step, and is counted. The
     short request of a free lock does nothing where there is one, and no message hands the lock

@@ -46,7 +46,7 @@ Asked = tuple[Acquired, str]
 """An answer, and the name to which it applies."""
 Ask = Callable[[Port, Claim, str, str], Awaitable[Asked]]
 """A way to ask for a lock, once, with an inbox and a ticket."""
-GiveBack = Callable[[Port, Claim], Awaitable[Refusal | None]]
+Release = Callable[[Port, Claim], Awaitable[Refusal | None]]
 """A way to release a lock, once."""
 
 
@@ -89,10 +89,10 @@ class Script(NamedTuple):
 
     async def release(self, port: Port, claim: Claim) -> Refusal | None:
         args = [claim.token, int(claim.doubtful), port.own_inbox(claim.keys), *self.more]
-        return await give_back(port, claim, [claim.keys], Request(self.name, self.keys, args))
+        return await release_once(port, claim, [claim.keys], Request(self.name, self.keys, args))
 
 
-async def give_back(
+async def release_once(
     port: Port, claim: Claim, names: Sequence[Keys], request: Request
 ) -> Refusal | None:
     """Send a release of these names, and wake the waiters of this process that have the lock now.
@@ -323,13 +323,13 @@ async def acquire(port: Port, claim: Claim, wait: float | None, way: Ask) -> Out
             return grant
 
 
-async def release(port: Port, claim: Claim, way: GiveBack) -> Refusal | None:
-    """Give back the lease, or the place in the queue. None: released, now or before.
+async def release(port: Port, claim: Claim, way: Release) -> Refusal | None:
+    """Release the lease, or the place in the queue. None: released, now or before.
 
     Asks twice when the connection is lost. Raises `LockUnavailable`; it may be repeated.
     """
-    refusal = await twice(partial(way, port, claim), claim, gives_back=True)
-    if refusal and claim.given_back and not refusal.revoked:
+    refusal = await twice(partial(way, port, claim), claim, releases=True)
+    if refusal and claim.release_lost and not refusal.revoked:
         # As far as the answers show, the earlier request released the lock, and others have held
         # it since.
         return None

@@ -167,10 +167,10 @@ class Recorded:
         if self.result is None:
             return await mutex.release(port, claim)
         self.tried |= claim.failed is not None
-        return await queued.release(port, claim, partial(self._give_back, self.result))
+        return await queued.release(port, claim, partial(self._write_and_release, self.result))
 
-    async def _give_back(self, result: Result, port: Port, claim: Claim) -> Refusal | None:
-        """Write the record, and give back the lock."""
+    async def _write_and_release(self, result: Result, port: Port, claim: Claim) -> Refusal | None:
+        """Write the record, and release the lock."""
         value, ttl, held = result
         if self.tried:
             # The first request had a lease. But a result that may change must not overwrite what

@@ -163,7 +163,7 @@ class Redlock:
             claim.sent = False
             return []
         withdraw = len(granting) < len(at)
-        answers = await self._give_back(port, claim, withdraw, enough, at)
+        answers = await self._release_at(port, claim, withdraw, enough, at)
         left = owing(answers)
         claim.sent = bool(left)
         return left
@@ -184,23 +184,23 @@ class Redlock:
             done = [answer for answer in dropped if _says(answer, 1)]
             at = [number for number in at if not _says(dropped[number], 1)]
             lost = [answer for answer in dropped if isinstance(answer, LockError)]
-            claim.given_back |= any(map(_arrived, lost))
+            claim.release_lost |= any(map(_arrived, lost))
 
         def settled(answers: Answers) -> bool:
             return self._settled([*done, *answers], _refused)
 
         answers = done
         if at:
-            answers = [*done, *await self._give_back(port, claim, claim.doubtful, settled, at)]
+            answers = [*done, *await self._release_at(port, claim, claim.doubtful, settled, at)]
         refused = _refusals(answers)
         if len(refused) >= self.servers.quorum:
             refusal = _telling(refused)
             # As far as the answers show, the earlier request released it, and others have held it
             # since.
-            return None if claim.given_back and not refusal.revoked else refusal
+            return None if claim.release_lost and not refusal.revoked else refusal
         if not self._most(answers):
             claim.doubtful = True
-            claim.given_back |= any(map(_arrived, answers))
+            claim.release_lost |= any(map(_arrived, answers))
             raise self._unavailable(claim.keys.name, answers)
         return None
 
@@ -275,11 +275,11 @@ class Redlock:
         request = Request("record_set", [key], [tokens.word(), b"", milliseconds(ttl)])
         await self._ask_all(port, bool, request, self._most, patience)
 
-    async def _give_back(
+    async def _release_at(
         self, port: Port, claim: Claim, withdraw: bool, enough: Enough, at: Sequence[int]
     ) -> Answers:
         """Release the lock at some of the servers."""
-        request = mutex.giving_back(claim, claim.names, withdraw=withdraw)
+        request = mutex.releasing(claim, claim.names, withdraw=withdraw)
         read = partial(queued.released, claim.names)
         return await self._ask_all(port, read, request, enough, within(claim.ttl), at)
 
@@ -300,7 +300,7 @@ class Redlock:
     def _decided(self, answers: Answers, last: bool = False) -> bool:
         """Return whether a majority has granted the lock. Or a majority has answered, and either
         the other servers can't change the result, or somebody else tries at this moment: our
-        grants are then given back at once, and not kept while slow servers are waited for. The
+        grants are then released at once, and not kept while slow servers are waited for. The
         last try waits for them, since there is no further one."""
         granted = sum(_says(answer, 1) for answer in answers)
         if granted >= self.servers.quorum:

@@ -5,7 +5,7 @@ of ARGV is a word that no other request has: the token of a claim, or one that i
 request. Each answer begins with that word, so the client knows which one is its own (protocol.py).
 Every script is put into a frame that does this, so no script can forget it.
 
-The scripts of `AT_ONCE` take or give back a lock in the most frequent case, without a frame. They
+The scripts of `AT_ONCE` take or release a lock in the most frequent case, without a frame. They
 answer with one text, the word and a number behind a "|"; or with a list of the word alone if they
 have done nothing.
 """

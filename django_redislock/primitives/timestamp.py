@@ -29,7 +29,7 @@ New code may take a mutex and such a lock together, as long as there are old cli
 8.  That claim asks for the timestamp lock some 30 times a second; otherwise old clients that poll
     fast would always come first. While it waits, it asks for the mutex again at every third of its
     ttl: that extends the mutex, or waits for it again if it was lost.
-9.  A claim that does not get the timestamp lock gives the mutex back. Both have the same token and
+9.  A claim that does not get the timestamp lock releases the mutex. Both have the same token and
     are renewed together; the lease is lost if either is. They are released in reverse order: while
     new code waits for the mutex, old clients can take their turn.
 10. Nobody waits for the mutex while holding the timestamp lock, so the two can't deadlock.
@@ -200,7 +200,7 @@ def _second(claim: Claim) -> Iterator[Claim]:
         yield second
     finally:
         claim.doubtful |= second.doubtful
-        claim.given_back |= second.given_back
+        claim.release_lost |= second.release_lost
         # `second` began with those of `claim`: each of them once.
         claim.released = tuple(dict.fromkeys((*claim.released, *second.released)))
 
@@ -210,7 +210,7 @@ class Together:
     """The algorithm for a mutex and a timestamp lock."""
 
     take: Take = mutex.acquire
-    give_back: queued.GiveBack = mutex.release
+    release_mutex: queued.Release = mutex.release
     kind: ClassVar[str] = "mutex+timestamp"
     unfenced: ClassVar[str] = ""
 
@@ -254,9 +254,9 @@ class Together:
         except LockUnavailable:
             raise
         except LockError:  # a key of a wrong type: nobody holds the timestamp lock
-            await self.give_back(port, claim)
+            await self.release_mutex(port, claim)
             raise
-        return await self.give_back(port, claim) or refusal
+        return await self.release_mutex(port, claim) or refusal
 
     async def extend(self, port: Port, claims: Sequence[Claim], ttls: Sequence[float]) -> Refusals:
         """As `mutex.extend`, in two round trips; on a cluster, in one more for each slot."""

@@ -5,7 +5,7 @@ that run.
     its own, as a holder of a semaphore does. So a killed worker frees its permit when its lease
     ends, whatever the queue believes.
 2.  A message that finds no permit is parked: its text waits in Redis, and its worker goes on to
-    other messages. The script that gives a permit back chooses the next one, in order of arrival,
+    other messages. The script that releases a permit chooses the next one, in order of arrival,
     and keeps its permit for it (it is promoted). Whoever ended sends it to the queue again.
 3.  A promoted message that its sender confirms keeps its permit for as long as the queue may take.
     One that nobody confirms within ten seconds is promoted again: its sender was killed.
@@ -141,7 +141,7 @@ class Work(Permits):
                     return Grant(whole(fence), instant(acquired_us), sent)
                 case [code, ms]:
                     begun = NotBegun(its.name, _WHY[code], whole(ms) / 1000)
-                    claim.sent = False  # so there is nothing to take back
+                    claim.sent = False  # so there is nothing to undo
                     raise begun
             raise ValueError(answer)
 
@@ -200,9 +200,9 @@ class Work(Permits):
 
     async def release(self, port: Port, claim: Claim) -> Refusal | None:
         """Give back the permit. None: released, now or before."""
-        return await queued.release(port, claim, self._give_back)
+        return await queued.release(port, claim, self._release)
 
-    async def _give_back(self, port: Port, claim: Claim) -> Refusal | None:
+    async def _release(self, port: Port, claim: Claim) -> Refusal | None:
         held, _ = await self._end(port, claim.keys, claim.token, self.id, int(claim.forgets))
         return None if held else Refusal(None, None)
 

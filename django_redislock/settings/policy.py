@@ -65,7 +65,7 @@ class Policy(NamedTuple):
     """How long replicas have to confirm."""
     after_loss: Annotated[str, Rule(one_of("go", "wait"), ANY_LEASE)] = "go"
     """What a server does that has lost its data: give the lock to whoever asks, or let them wait
-    until its forgotten lease has ended or was put back."""
+    until its forgotten lease has ended or was reinstated."""
     max_hold: Annotated[float | None, Rule(validators.validate_period_or_none, ANY_LEASE)] = None
     """When renewal ends, counted from the acquire. None: never."""
     note_ttl: Annotated[float, Rule(validators.validate_period, ANY_LEASE)] = 604_800.0

@@ -8,8 +8,8 @@ or the watchdog do. A wake-up is only a hint, so one that is lost or comes twice
 lock is handed on within the process, the inbox wakes the waiter with the grant.
 
 Only the first waiter of each queue asks for the lock from time to time. The others rest until they
-are woken, and one request of the process shows that all of them live (`Crowds`). So a wait costs
-requests of each process, and not of each waiter.
+are woken, and one request of the process shows that all of them live (`LocalQueues`). So a wait
+costs requests of each process, and not of each waiter.
 
 On one primary, a process has one channel for all locks. Where a script may use keys of one slot
 only, it has a channel for each lock for which it waits, in the slot of that lock (sharded pub/sub,
@@ -142,7 +142,7 @@ class Inbox:
         """Whether the reader has taken messages, and has not yet passed on all of them."""
         # A signal's handler that waits for a lock may interrupt its own thread in here.
         self._choosing = rlock()
-        self._crowds = Crowds()
+        self._local_queues = LocalQueues()
         self._looks_often = False
         """Whether the thread of the background looks after waiters that rest."""
         self._present_at = 0.0
@@ -184,7 +184,7 @@ class Inbox:
         wait."""
         self._wakers[token] = wake
         if len(keys) == 1:
-            self._crowds.join(token, keys[0])
+            self._local_queues.join(token, keys[0])
         self._channels[token] = self._channels_of(keys)
         if task:
             self._tasks.add(token)
@@ -211,14 +211,14 @@ class Inbox:
         self._wakers.pop(token, None)
         self._tasks.discard(token)
         self._channels.pop(token, None)
-        self._crowds.leave(token)
+        self._local_queues.leave(token)
         self.rest(token)
 
     def rests(self, token: str) -> bool:
         """Return whether the waiter of `token` need not ask until it is woken: it is not the first
         of this process in its queue, and this process keeps its place."""
         heard = self._subscribed.issuperset(self._channels.get(token, ()))
-        if not heard or not self._crowds.rests(token):
+        if not heard or not self._local_queues.rests(token):
             return False
         if not self._looks_often:
             self._call()
@@ -241,11 +241,11 @@ class Inbox:
 
     def waited_for(self, keys: Keys) -> bool:
         """Whether anybody of this process waits for a lock."""
-        return bool(self._crowds.standing(keys))
+        return bool(self._local_queues.standing(keys))
 
     def wake_neighbours(self, keys: Keys) -> None:
         """Let the waiters for a lock ask who has it."""
-        for token in self._crowds.standing(keys):
+        for token in self._local_queues.standing(keys):
             self.wake(token, notified=False)
 
     def read(self, token: str, woken: threading.Event, seconds: float) -> bool:
@@ -482,13 +482,13 @@ class Inbox:
     def _look_after(self, server: Server) -> None:
         """Let a waiter that rests go on if it is the first of its queue by now, or has lost its
         place, and show that all of them live."""
-        self._looks_often = bool(self._crowds.resting)
-        for token in self._crowds.next_ones():
+        self._looks_often = bool(self._local_queues.resting)
+        for token in self._local_queues.next_ones():
             self.wake(token, notified=False)
         if not self._looks_often or now() < self._present_at:
             return
         self._present_at = now() + PRESENT_EVERY
-        for queue, tokens in self._crowds.parts():
+        for queue, tokens in self._local_queues.parts():
             for token in present(server, queue, tokens):
                 self.wake(token, notified=False)
 
@@ -504,7 +504,7 @@ Queue = tuple[str, str]
 """The keys of a queue, and of what its waiters say of themselves."""
 
 
-class Crowds:
+class LocalQueues:
     """The waiters at one server that stand in one queue each."""
 
     def __init__(self) -> None:

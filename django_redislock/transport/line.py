@@ -62,7 +62,7 @@ class Line:
 
     def __init__(self, connection: Any, sock: Any) -> None:
         self.connection, self.sock = connection, sock
-        # Whoever has it in hand. So it is clear, after an exception, whether it was put back.
+        # Whoever has it in hand. So it is clear, after an exception, whether it was returned.
         self.user: object = None
         # Whether an answer may still come; no answers to other requests come; it stays after its
         # request.

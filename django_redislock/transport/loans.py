@@ -1,6 +1,6 @@
 """Loans: the connections that threads borrow from a pool, and keep for a while as lines.
 
-1.  A connection is borrowed and given back by the two public methods of its pool, `get_connection`
+1.  A connection is borrowed and released by the two public methods of its pool, `get_connection`
     and `release`. So the pool decides on addresses, TLS, passwords, Sentinel and limits.
 2.  A *lender* does that, a thread of its own. No exception of a signal's handler comes there, in
     the middle of redis-py's work; and its caller waits no longer than there is time, whatever the
@@ -67,7 +67,7 @@ _KEEPS_NUMBER = hasattr(socket.socket, "_io_refs")
 
 
 class Loan:
-    """A connection that is not given back yet."""
+    """A connection that is not released yet."""
 
     def __init__(self, lines: Lines, line: Line) -> None:
         self.lines, self.connection, self._sock = lines, line.connection, line.sock
@@ -93,7 +93,7 @@ class Loan:
             self._unused = line.user is None
 
     def end(self, line: Line | None = None) -> None:
-        """Give the connection back to its pool; closed, if an answer may still come. May be
+        """Release the connection to its pool; closed, if an answer may still come. May be
         repeated. `line` keeps the line alive until then."""
         try:
             _lenders().loans.remove(self)
@@ -114,7 +114,7 @@ class Loan:
                 if (pool := self.lines.pool()) is not None:
                     pool.release(self.connection)
         except Exception:
-            logger.debug("A connection could not be given back", exc_info=True)
+            logger.debug("A connection could not be released", exc_info=True)
 
     def _let_close(self) -> None:
         if self._sock is None:
@@ -234,7 +234,7 @@ class Lines:
             self.put(line)
 
     def drop(self, line: Line) -> None:
-        """Close a line, and give its connection back."""
+        """Close a line, and release its connection."""
         line.busy = True
         self.put(line)
 
@@ -266,7 +266,7 @@ class Lines:
                 else:
                     self.put(line)
         except BaseException:
-            if line.user is args:  # it came from outside, before the line was put back
+            if line.user is args:  # it came from outside, before the line was returned
                 self.drop(line)
             raise
 

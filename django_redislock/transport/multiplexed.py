@@ -110,7 +110,7 @@ class Multiplexed:
         return link
 
     async def link_alone(self) -> Link:
-        """Return a connection that nobody else uses until it is given back."""
+        """Return a connection that nobody else uses until it is released."""
         await self._alone.acquire()
         try:
             while self._idle:
@@ -123,7 +123,7 @@ class Multiplexed:
             self._alone.release()
             raise
 
-    def give_back(self, link: Link) -> None:
+    def release(self, link: Link) -> None:
         """Take back a connection of `link_alone`."""
         self._alone.release()
         if link.alive and not link.pending:
@@ -151,7 +151,7 @@ class Multiplexed:
             return await its.over(link, until)
         finally:
             if alone and link is not None:
-                self.give_back(link)
+                self.release(link)
 
     async def _connect(self) -> None:
         """Wait for a connection that all tasks share. The first one that needs it makes it."""

@@ -451,13 +451,13 @@ inline script_extend(c) {
         set_ttl();
         reply = held
 #ifdef LOSS
-    /* lua/mutex_put_back.lua: what was forgotten. From now on its release leaves a tombstone. */
+    /* lua/mutex_reinstate.lua: what was forgotten. From now on its release leaves a tombstone. */
 #ifndef FAULT_PUTS_BACK_WHAT_HAS_ENDED
     :: holder == NOBODY && !in(gone, c) && own[c] > 0 && paused ->
 #else
     :: holder == NOBODY && !in(gone, c) && paused ->
 #endif
-        /* Invariant: no ghosts. What was told that it ended is not put back. */
+        /* Invariant: no ghosts. What was told that it ended is not reinstated. */
         invariant(!in(over, c));
         write_guard();
         holder = c;
@@ -763,7 +763,7 @@ working:
     :: atomic { mishaps > 0 -> d_step { die(c) }; goto end_dead }
     fi;
 
-    /* It releases the lock, or takes back an acquire, and repeats that until it has an answer. */
+    /* It releases the lock, or undoes an acquire, and repeats that until it has an answer. */
 leaving:
     if
     /* Once, by a short request, if it has taken it so. */

@@ -12,7 +12,7 @@ from tests.waiting import PATIENCE, eventually
 NAMES = [f"account:{number}" for number in range(6)]
 
 
-def test_what_was_taken_is_given_back(api: Api, cluster: RedisCluster) -> None:
+def test_what_was_taken_is_released(api: Api, cluster: RedisCluster) -> None:
     """When a later name is held, none of the earlier ones is kept; and it is waited for."""
     single = api.acquire(redis_lock(NAMES[-1]))
     with pytest.raises(LockNotAcquired) as caught:

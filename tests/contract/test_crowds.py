@@ -52,7 +52,7 @@ def scripts(redis: Redis) -> int:
     return sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("evalsha", "eval"))
 
 
-def give_back_in_turn(api: Api, waiters: list[Future[Any]]) -> None:
+def release_in_turn(api: Api, waiters: list[Future[Any]]) -> None:
     for waiter in waiters:
         api.release(waiter.result(PATIENCE))
 
@@ -68,7 +68,7 @@ def test_one_asks_for_all(api: Api, redis: Redis) -> None:
     assert scripts(redis) - before < WAITERS
     assert len(seen(redis)) == WAITERS
     api.release(held)
-    give_back_in_turn(api, waiters)
+    release_in_turn(api, waiters)
     assert not redis.exists(KEY, f"{KEY}:queue", f"{KEY}:waiters")
 
 
@@ -96,7 +96,7 @@ def test_places_that_are_lost(api: Api, redis: Redis, keys: tuple[str, ...]) -> 
     eventually(lambda: redis.zrange(f"{KEY}:queue", 0, -1) == order)
     eventually(lambda: set(redis.hkeys(f"{KEY}:waiters")) == set(order))
     api.release(held)
-    give_back_in_turn(api, waiters)
+    release_in_turn(api, waiters)
 
 
 def test_a_place_that_only_one_has_lost(api: Api, redis: Redis) -> None:
@@ -109,7 +109,7 @@ def test_a_place_that_only_one_has_lost(api: Api, redis: Redis) -> None:
     redis.hdel(f"{KEY}:waiters", lost)
     eventually(lambda: redis.zrange(f"{KEY}:queue", 0, -1) == order)
     api.release(held)
-    give_back_in_turn(api, waiters)
+    release_in_turn(api, waiters)
 
 
 def test_nobody_looks_after_a_lone_waiter(
@@ -129,4 +129,4 @@ def test_nobody_looks_after_a_lone_waiter(
     all_seen_again(redis)
     assert not sent
     api.release(held)
-    give_back_in_turn(api, waiters)
+    release_in_turn(api, waiters)

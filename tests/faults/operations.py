@@ -254,7 +254,7 @@ def run_of_a_job(name: str) -> None:
     try:
         assert job_run.ask().grant is not None
     except BaseException:
-        job_run.take_back()
+        job_run.undo()
         raise
     ended = perform(job_run)
     if ended is not None and ended.outcome == RunOutcome.FAILED:

@@ -220,7 +220,7 @@ class Scene:
     def is_free(self, after: Lease | None = None) -> None:
         """Nothing is left, and the next one has the lock at once.
 
-        Where an answer was swallowed, what is to be taken back is taken back in the background.
+        Where an answer was swallowed, what is to be undone is undone in the background.
         """
         if self.tries == 1:
             eventually(lambda: self.left() == [])

@@ -39,7 +39,7 @@ from tests.waiting import PATIENCE, eventually
 
 GUARD = "redislock:guard"
 TTL = 3.0
-PUT_BACK = script("mutex_put_back")
+REINSTATE = script("mutex_reinstate")
 ACQUIRE = script("mutex_acquire_guarded")
 
 
@@ -227,7 +227,7 @@ def test_the_lock_is_lost_alone(api: Api, harmed: Redis) -> None:
     api.release(second)
 
 
-def test_nothing_is_put_back_after_the_pause(api: Api, harmed: Redis) -> None:
+def test_nothing_is_reinstated_after_the_pause(api: Api, harmed: Redis) -> None:
     """Others may have held it since."""
     know_all(harmed)
     lease = api.acquire(lock())
@@ -238,7 +238,7 @@ def test_nothing_is_put_back_after_the_pause(api: Api, harmed: Redis) -> None:
     assert not harmed.exists(LOCK)
 
 
-def test_nothing_is_put_back_over_another_holder(api: Api, harmed: Redis) -> None:
+def test_nothing_is_reinstated_over_another_holder(api: Api, harmed: Redis) -> None:
     know_all(harmed)
     lease = api.acquire(lock())
     harmed.flushall()
@@ -249,19 +249,19 @@ def test_nothing_is_put_back_over_another_holder(api: Api, harmed: Redis) -> Non
     api.release(other)
 
 
-def test_one_that_is_put_back_twice_lives_longer(harmed: Redis) -> None:
+def test_one_that_is_reinstated_twice_lives_longer(harmed: Redis) -> None:
     """The first answer may have been lost, and come late: the lease lives from the second on."""
     know_all(harmed)
     lease = lock().acquire()
     assert lease is not None
     harmed.pexpire(LOCK, 1000)
     port, claim = SyncPort(lease._server), lease._claim
-    assert run(mutex.put_back(port, [claim], [TTL], [lease._lifetime.deadline])) == [None]
+    assert run(mutex.reinstate(port, [claim], [TTL], [lease._lifetime.deadline])) == [None]
     assert 1 < harmed.pttl(LOCK) / 1000 <= TTL
     lease.release()
 
 
-def test_nothing_is_put_back_that_was_cleared(api: Api, harmed: Redis) -> None:
+def test_nothing_is_reinstated_that_was_cleared(api: Api, harmed: Redis) -> None:
     """An operator has cleared it since the data were lost."""
     know_all(harmed)
     lease = api.acquire(lock())
@@ -329,7 +329,7 @@ def test_taken_again(harmed: Redis) -> None:
 
 
 def test_several_names(api: Api, harmed: Redis) -> None:
-    """A `MultiLock` waits if one of its names is free; its names are put back, each with its
+    """A `MultiLock` waits if one of its names is free; its names are reinstated, each with its
     fencing token."""
     know_all(harmed)
     both = MultiLock(["a", "b"], ttl=TTL, after_loss="wait")
@@ -442,7 +442,7 @@ def test_cache_lock(harmed: Redis, settings: Any) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
-@pytest.mark.parametrize("matches", [ACQUIRE, PUT_BACK], ids=["acquire", "put back"])
+@pytest.mark.parametrize("matches", [ACQUIRE, REINSTATE], ids=["acquire", "reinstate"])
 def test_a_lost_message(scene: Scene, matches: Any, fault: Fault) -> None:
     """One that asks, or one that puts back: nothing changes."""
     scene.connect()
@@ -462,18 +462,18 @@ def test_a_lost_message(scene: Scene, matches: Any, fault: Fault) -> None:
 
 
 def late(scene: Scene, ttl: float = 30, times: int = 1) -> tuple[Lease, Rule]:
-    """A lease that the server has forgotten, and a request to put it back that is on its way."""
+    """A lease that the server has forgotten, and a request to reinstate it that is on its way."""
     scene.connect()
     know_all(scene.redis)
     lease = scene.acquire(ttl=ttl, after_loss="wait")
     scene.redis.delete(scene.key, GUARD)
-    rule = scene.lose(PUT_BACK, times=times, fault=Fault.HOLD_REQUEST)
+    rule = scene.lose(REINSTATE, times=times, fault=Fault.HOLD_REQUEST)
     renew_now(lease)
     rule.happened()
     return lease, rule
 
 
-def test_put_back_after_its_release(scene: Scene) -> None:
+def test_reinstated_after_its_release(scene: Scene) -> None:
     """It does not become a lock that nobody holds."""
     lease, rule = late(scene)
     scene.release(lease)
@@ -481,7 +481,7 @@ def test_put_back_after_its_release(scene: Scene) -> None:
     assert not scene.redis.exists(scene.key)
 
 
-def test_put_back_after_somebody_else_has_it(scene: Scene) -> None:
+def test_reinstated_after_somebody_else_has_it(scene: Scene) -> None:
     """Somebody who does not wait, say. It takes nothing from them."""
     _, rule = late(scene)
     other = scene.acquire_direct(after_loss="go")
@@ -490,7 +490,7 @@ def test_put_back_after_somebody_else_has_it(scene: Scene) -> None:
     scene.release(other)
 
 
-def test_put_back_after_its_lease_has_ended(scene: Scene) -> None:
+def test_reinstated_after_its_lease_has_ended(scene: Scene) -> None:
     """Others may have held the lock since, and the server may have lost its data once more."""
     lease, rule = late(scene, ttl=2, times=FOR_EVER)
     eventually(lambda: lease.state == LeaseState.LOST)
@@ -502,20 +502,20 @@ def test_put_back_after_its_lease_has_ended(scene: Scene) -> None:
 
 
 def test_a_release_that_takes_its_time(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The lease was put back only for a moment, and was held until the release began."""
+    """The lease was reinstated only for a moment, and was held until the release began."""
     scene.connect()
     know_all(scene.redis)
     lease = scene.acquire(ttl=30, after_loss="wait")
     scene.redis.delete(scene.key, GUARD)
-    put_back = mutex.put_back
+    reinstate = mutex.reinstate
 
     async def slowly(*args: Any, **options: Any) -> Any:
-        found = await put_back(*args, **options)
+        found = await reinstate(*args, **options)
         assert scene.redis.exists(scene.key)
         eventually(lambda: not scene.redis.exists(scene.key))
         return found
 
-    monkeypatch.setattr(mutex, "put_back", slowly)
+    monkeypatch.setattr(mutex, "reinstate", slowly)
     scene.release(lease)
     assert lease.state == LeaseState.RELEASED
     assert not scene.redis.exists(scene.key)
@@ -528,15 +528,15 @@ def test_a_renewal_that_finds_nothing_after_the_release(
     scene.fault = Fault.RESET_AFTER  # nothing is swallowed, so a slow machine may take its time
     settings.CACHES = through(scene.proxy, redis_server, scene)
     answered = threading.Event()
-    put_back = lifetime._put_back
+    reinstate = lifetime._reinstate
 
     async def looked(*args: Any) -> Any:
         try:
-            return await put_back(*args)
+            return await reinstate(*args)
         finally:
             answered.set()
 
-    monkeypatch.setattr(lifetime, "_put_back", looked)
+    monkeypatch.setattr(lifetime, "_reinstate", looked)
     scene.connect()
     know_all(scene.redis)
     lease = scene.acquire(ttl=60, after_loss="wait")

@@ -240,4 +240,4 @@ def test_an_interrupted_wait(redis: Redis, others: ThreadPoolExecutor) -> None:
     assert not box.awaited
     assert box._reader in (None, BACKGROUND)  # which reads messages for the watchdog
     assert not box._idle
-    assert not box._crowds._tokens
+    assert not box._local_queues._tokens

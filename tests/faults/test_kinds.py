@@ -143,7 +143,7 @@ def test_a_lost_acquire(api: Api, proxy: Proxy, redis: Redis, step: Step, fault:
 def test_an_acquire_that_nobody_heard_of(
     api: Api, proxy: Proxy, redis: Redis, step: Step, fault: Fault
 ) -> None:
-    """Whoever may not wait is told so; what the server has done is taken back."""
+    """Whoever may not wait is told so; what the server has done is undone."""
     rule = proxy.on(step.hit("acquire"), fault, times=FOR_EVER)
     with pytest.raises(LockUnavailable):
         api.acquire(step.kind.make(ttl=600), wait=0)

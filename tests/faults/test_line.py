@@ -110,7 +110,7 @@ def begin(make: Callable[[], Any], number: int = WAITERS, **options: Any) -> lis
 def at_rest() -> Inbox:
     """Wait until all but the first one rest. Return their inbox."""
     box = server_of("default").kept(Inbox, "redislock")
-    eventually(lambda: len(box._crowds.resting) == WAITERS - 1)
+    eventually(lambda: len(box._local_queues.resting) == WAITERS - 1)
     return box
 
 

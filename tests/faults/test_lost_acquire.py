@@ -50,7 +50,7 @@ def test_all_lost_for_a_while(scene: Scene) -> None:
 
 @with_every_fault
 def test_its_last_word_lost_too(scene: Scene) -> None:
-    """When the release that takes it back is lost as well, it is said again in the
+    """When the release that undoes it is lost as well, it is said again in the
     background: the lock is free long before its ttl."""
     scene.lose(ACQUIRE, times=FOR_EVER, fault=Fault.RESET_AFTER)
     rule = scene.lose(RELEASE, times=scene.tries + 1)

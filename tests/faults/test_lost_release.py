@@ -28,7 +28,7 @@ from tests.faults.scene import (
 from tests.waiting import PATIENCE
 
 
-def give_back(scene: Scene, lease: Lease) -> None:
+def release(scene: Scene, lease: Lease) -> None:
     """Release it, and repeat it where it has to be repeated."""
     if scene.tries == 1:
         with pytest.raises(LockUnavailable):
@@ -129,14 +129,14 @@ def test_of_a_lease_that_an_operator_cleared(scene: Scene) -> None:
     scene.api.clear(scene.lock(), by="eva", reason="stuck")
     rule = scene.lose(RELEASE)
     with pytest.raises(LeaseRevoked, match=r"cleared by eva \(stuck\)"):
-        give_back(scene, lease)
+        release(scene, lease)
     assert rule.count == 1
     assert lease.state == LeaseState.LOST
     scene.is_free(after=lease)
 
 
 @through_both_ports
-def test_no_renewal_while_it_is_given_back(scene: Scene) -> None:
+def test_no_renewal_while_it_is_released(scene: Scene) -> None:
     """Of a block that was left no lease lives on, also when its release never gets through: it
     is not renewed any more, and ends with its ttl."""
     rule = scene.lose(RELEASE, times=FOR_EVER, fault=Fault.RESET_BEFORE)
@@ -155,7 +155,7 @@ def test_a_neighbour_waits_for_it(scene: Scene) -> None:
     (token,) = scene.queued(1)
     eventually(scene.listening)
     scene.lose(RELEASE, token=lease.token)
-    give_back(scene, lease)
+    release(scene, lease)
     successor = scene.got(waiter)
     assert successor.token == token
     scene.release_last(successor)

@@ -138,7 +138,7 @@ def nodes(servers: Nodes, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Ite
         alias: entry(server.url) for alias, server in servers.servers.items()
     }
     yield servers
-    # What the test left to be taken back would be taken back in the middle of the next test.
+    # What the test left to be undone would be undone in the middle of the next test.
     servers.start()
     ours = {server_of(alias).where for alias in ALIASES}
     for one in every(Watchdog):
@@ -180,7 +180,7 @@ def by_hand(name: str) -> None:
 
 
 def outvoted(name: str) -> None:
-    """Somebody else has a majority, so what one server has granted is taken back."""
+    """Somebody else has a majority, so what one server has granted is undone."""
     assert Redlock(f"{name} taken", ALIASES[:3], ttl=TTL).acquire(wait=0) is None
 
 
@@ -583,7 +583,7 @@ def test_a_majority_that_hangs(api: Api, nodes: Nodes, monkeypatch: pytest.Monke
     api.release(api.acquire(lock(), wait=PATIENCE))
 
 
-def test_a_minority_is_given_back(api: Api, nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_minority_is_released(api: Api, nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     """A caller that gets two of five, since others have the rest, holds none of them afterwards.
     If all have answered, no server remembers it: each of many tries would leave its token on
     every server."""
@@ -611,7 +611,7 @@ def test_a_stranger_on_a_minority(api: Api, nodes: Nodes) -> None:
 def test_one_token_while_a_majority_hangs(
     api: Api, nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No other try is begun before the last one is taken back: its tokens would be left behind
+    """No other try is begun before the last one is undone: its tokens would be left behind
     at each of them."""
     api.release(api.acquire(lock()))
     monkeypatch.setattr(redlock, "WITHIN", 0.3)
@@ -659,7 +659,7 @@ def test_when_the_answers_decide() -> None:
 def test_a_lost_answer_is_undone_too(
     api: Api, nodes: Nodes, behind_proxy: Proxy, fault: Fault
 ) -> None:
-    """The server has granted it, or will, and nobody heard: it is taken back there as well. If it
+    """The server has granted it, or will, and nobody heard: it is undone there as well. If it
     arrives after that, it gets nothing: it would lock that server for a whole ttl."""
     nodes.stop("a", "b", "c")  # so that it fails
     rule = behind_proxy.on(script("mutex_acquire"), fault)

@@ -153,7 +153,7 @@ def test_a_release_by_who_does_not_know_of_the_first(api: Api, redis: Redis) -> 
     assert free(redis)
     refusal = run(timestamp.WHOLE.release(SyncPort(server_of("default")), second))
     assert refusal == Refusal(None, None)
-    second.given_back = True
+    second.release_lost = True
     assert run(timestamp.WHOLE.release(SyncPort(server_of("default")), second)) is None
 
 

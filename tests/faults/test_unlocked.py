@@ -179,7 +179,7 @@ def test_a_server_that_comes_back(api: Api, own_server: RedisServer) -> None:
 
 
 def test_a_server_that_wakes_up(api: Api, own_server: RedisServer) -> None:
-    """What was asked of it is carried out in the end, and taken back while the block runs."""
+    """What was asked of it is carried out in the end, and undone while the block runs."""
     api.release(api.acquire(redis_lock("warm")))
     with Redis.from_url(own_server.url) as redis:
 
@@ -434,7 +434,7 @@ async def test_a_pool_of_an_event_loop(redis_server: RedisServer, settings: Any)
     with pytest.raises(LockUnavailable, match="Too many connections") as caught:
         await redis_lock("job", replicas=1, unavailable="run", wait=0).aacquire()
     assert not caught.value.away
-    links.give_back(theirs)
+    links.release(theirs)
 
 
 def test_a_lock_that_is_to_be_stolen(api: Api, stopped: RedisServer) -> None:

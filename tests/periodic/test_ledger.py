@@ -108,11 +108,11 @@ def test_sent_again_when_its_lease_has_ended(make: Make, now: Now, redis: Redis)
 
 
 def test_taken_back_it_is_not_run_by_a_late_message(make: Make, now: Now) -> None:
-    """A claim that was taken back frees the lock, and a late message gets nothing."""
+    """A claim that was undone frees the lock, and a late message gets nothing."""
     asked = wanted_run(make(), now())
     asked.ask()
     asked.claim.doubtful = True
-    asked.take_back()
+    asked.undo()
     assert asked.ask().what == "taken"
     assert redis_lock("periodic:job").holder() is None
     assert newest().outcome == RunOutcome.LOST
@@ -400,7 +400,7 @@ class TestReplacing:
             answer = await asyncio.to_thread(second.ask)
             assert answer.what == "run"
             lost = await asyncio.wait_for(task, PATIENCE)
-            second.take_back()
+            second.undo()
             return lost
 
         begun, tick = asyncio.Event(), now()

@@ -270,7 +270,7 @@ def test_redis_is_away_and_comes_back(make: Make, missed: Any, settings: Any) ->
 
 @pytest.mark.parametrize("back", [True, False])
 def test_an_answer_is_lost(make: Make, missed: Any, claim_lost: list[Any], back: bool) -> None:
-    """The same claim is sent again and finds its run; if the scheduler ends, it is taken back."""
+    """The same claim is sent again and finds its run; if the scheduler ends, it is undone."""
     make()
     missed("job")
     scheduler = Scheduler()

@@ -102,7 +102,7 @@ def _run_by_hand(job: Job) -> None:
     try:
         answer = job_run.ask()
     except LockUnavailable:
-        job_run.take_back()
+        job_run.undo()
         raise
     if answer.grant is None:
         who = answer.holder or "nobody, but others wait for it"

@@ -2,7 +2,7 @@
 --
 -- The guard is there as long as the data are. A server without it has lost them, or is new. Whoever
 -- misses it first writes down the time. A lease that was forgotten has ended when its ttl has passed
--- since then, unless its holder has put it back. So a lock with this ttl is given to nobody new before.
+-- since then, unless its holder has reinstated it. So a lock with this ttl is given to nobody new before.
 --
 -- KEYS   somewhere the guard: a string, the time since which nothing was forgotten, µs; without a TTL
 -- Gives  pause(guard, ttl)  for how many more ms a lock with this ttl is given to nobody new; or false

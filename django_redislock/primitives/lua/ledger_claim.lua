@@ -140,7 +140,7 @@ if value and token_of(value) ~= token then
   if tick ~= '' and not again and overlap == 'replace' and run and not orphan then
     return answer('running', '', value, redis.call('PTTL', lock))
   end
-  -- If no run is open, somebody is most likely giving it back at this very moment.
+  -- If no run is open, somebody is most likely releasing it at this very moment.
   local held = run or now - tonumber(ready) > GIVING_BACK
   if tick ~= '' and not again and overlap == 'skip' and held then
     local _, _, _, _, _, its_says = parts_of(value)

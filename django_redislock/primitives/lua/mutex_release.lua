@@ -13,9 +13,9 @@
 --                                    token
 --          {0, value, gone, number}  the lock of this number, and perhaps others, was not held: who holds
 --                                    it now, what was written of our token
--- Needs  locks, mutex_give_back
--- luacheck: read globals lock noted token token_of look give_back, globals own_inbox
+-- Needs  locks, mutex_release_names
+-- luacheck: read globals lock noted token token_of look release_names, globals own_inbox
 
 own_inbox = ARGV[3]
 if ARGV[4] == '1' and token_of(look(lock)) == token then redis.call('DEL', noted) end
-return give_back(ARGV[2] == '1')
+return release_names(ARGV[2] == '1')

@@ -9,12 +9,12 @@
 -- Returns  {3, record}  nothing is held, and nobody waits
 --          {3, record, 1}  and the record is to be renewed, and nobody does it
 --          else as mutex_acquire.lua, and when the lock is ours or busy, then the record, if there is one
--- Needs  locks, mutex_ask, mutex_give_back
--- luacheck: read globals acquire give_back
+-- Needs  locks, mutex_ask, mutex_release_names
+-- luacheck: read globals acquire release_names
 
 local record, answers, stale = redis.call('GET', KEYS[9]), ARGV[6], tonumber(ARGV[7])
 if record and answers ~= '' and string.find(record, answers) then
-  give_back(false)
+  release_names(false)
   if stale and redis.call('PTTL', KEYS[9]) <= stale and redis.call('EXISTS', KEYS[1]) == 0 then
     return {3, record, 1}
   end

@@ -1,4 +1,4 @@
--- Part: the tombstone of a token that is given back.
+-- Part: the tombstone of a token that is released.
 --
 -- KEYS   somewhere gone, as in lock.lua
 -- Gives  withdraw(late, held)  what was written of our token: why it may never have the lock (again). With

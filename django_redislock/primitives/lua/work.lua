@@ -1,7 +1,7 @@
 -- Part: tasks of one name, above a task queue: what waits in the queue, what is parked, what runs.
 --
 -- The lock is a semaphore, whose holders are the running tasks. A message that finds no permit is parked:
--- it leaves the queue, and its text waits here, in order of arrival. Whoever gives a permit back promotes
+-- it leaves the queue, and its text waits here, in order of arrival. Whoever releases a permit promotes
 -- the first one: it is sent to the queue again, and its permit waits for it.
 --
 -- KEYS   as in permits.lua; then

@@ -1,13 +1,13 @@
 -- Part: the release of a mutex.
 --
 -- KEYS   as in locks.lua
--- Gives  give_back(late)  do and return what mutex_release.lua says
+-- Gives  release_names(late)  do and return what mutex_release.lua says
 -- Needs  mutex_grant, needs, withdraw
 -- luacheck: read globals now integer lock gone token look token_of mark_of unlist write_end grant withdraw
 -- luacheck: read globals hand_over leave_queue granted LOCKS turn_to
 -- luacheck: globals busy
 
-local function give_back_one(i, late)
+local function release_name(i, late)
   turn_to(i)
   local value = look(lock)
   local held = token_of(value) == token
@@ -28,10 +28,10 @@ local function give_back_one(i, late)
   return not held and {0, value, why, i}
 end
 
-local function give_back(late)
+local function release_names(late)
   local answer, failure = {1}, nil
   for i = 1, LOCKS do
-    local ok, reply = pcall(give_back_one, i, late)
+    local ok, reply = pcall(release_name, i, late)
     if not ok then
       failure = reply
     elseif reply and answer[1] == 1 then

@@ -1,11 +1,11 @@
--- Put back leases that this server has forgotten, with their own fencing tokens. That is possible as long
+-- Reinstate leases that this server has forgotten, with their own fencing tokens. That is possible as long
 -- as nobody new can have got these locks. Idempotent: sent again, it finds them and extends them.
 --
 -- KEYS     for each lease: lock, gone; then guard, index, clock (as in guard.lua and lock.lua)
 -- ARGV     1 the word that the answer begins with
 --          2 withdrawn  1: even if the token was withdrawn, since it is released next
 --          then for each lease: its value, as in value.lua; how long it lives from now, ms; when it
---          ends if nobody puts it back, µs: after that others may have held the lock
+--          ends if nobody reinstates it, µs: after that others may have held the lock
 -- Returns  {1 if any is held now else 0, and for each one that is not:
 --          {position, value, gone}  which one it is, who holds it, why we don't}
 -- Needs  value, fence_lost, guard
