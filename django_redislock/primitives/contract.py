@@ -84,21 +84,9 @@ class Port(Scripts, Protocol):
         primary, all keys have the same. That a server has slots may turn out only when it refuses
         a script: then their keys have other slots from then on."""
 
-    async def ask_all(
-        self,
-        servers: Sequence[str],
-        read: Callable[[Any], Any],
-        request: Request,
-        *,
-        within: float,
-        enough: Callable[[Sequence[Any]], bool],
-    ) -> Sequence[Any]:
-        """Send a request to several servers at the same time.
-
-        Returns what `read` makes of the answer of each server, in order, or a `LockError` if it
-        gave none within `within` seconds. As soon as the answers are `enough`, the other servers
-        get only as much time again; they still get the request.
-        """
+    async def ask_all(self, question: Question) -> Sequence[Any]:
+        """Send a request to several servers at the same time. Return what was read of the answer
+        of each server, in order, or a `LockError` if it gave none in time."""
 
     async def sleep(self, seconds: float) -> None: ...
 
@@ -288,6 +276,20 @@ class Request(NamedTuple):
     script: str
     keys: Sequence[str]
     args: Sequence[Word]
+
+
+class Question(NamedTuple):
+    """A request to several servers at the same time."""
+
+    servers: Sequence[str]
+    request: Request
+    read: Callable[[Any], Any]
+    """Makes of an answer what the caller needs."""
+    enough: Callable[[Sequence[Any]], bool]
+    """Says whether the answers that have come are enough. Then the other servers get only as much
+    time again; they still get the request."""
+    within: float
+    """Seconds that all servers have."""
 
 
 class Refusal(NamedTuple):

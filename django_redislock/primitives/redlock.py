@@ -46,6 +46,7 @@ from .contract import (
     Grant,
     Outcome,
     Port,
+    Question,
     Refusal,
     Renewals,
     Request,
@@ -295,7 +296,7 @@ class Redlock:
         """Ask all servers, or some of them, as `Port.ask_all`."""
         aliases = self.servers.aliases
         servers = aliases if at is None else [aliases[number] for number in at]
-        return await port.ask_all(servers, read, request, within=seconds, enough=enough)
+        return await port.ask_all(Question(servers, request, read, enough, seconds))
 
     def _decided(self, answers: Answers, last: bool = False) -> bool:
         """Return whether a majority has granted the lock. Or a majority has answered, and either

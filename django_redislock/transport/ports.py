@@ -23,7 +23,7 @@ from ..base import process, tokens
 from ..base.clock import now
 from ..base.exceptions import LockError, LockUnavailable
 from ..primitives import fence, scripts, waiting
-from ..primitives.contract import NO_TERMS, Grant, Handed, Request, Terms, Wakeup, run
+from ..primitives.contract import NO_TERMS, Grant, Handed, Question, Request, Terms, Wakeup, run
 from ..primitives.keys import Keys, Shared, Word
 from ..primitives.scripts import ask, pttls
 from ..primitives.waiting import DEAF, LEAST, LINE, NEVER
@@ -37,7 +37,7 @@ from .loans import Lines, apart
 from .protocol import NOTHING, PING, Command, pack
 from .protocol import script as packed_script
 from .quorum import Requests, Round
-from .server import Server, ending, joined, of_loop, server_of
+from .server import Server, ending, joined, of_loop
 
 BUSY_FOR = 1.0
 """Seconds for which a lock that was not free is expected not to be free."""
@@ -219,16 +219,8 @@ class BasePort:
         self._tell_where(error, script)
         return error
 
-    async def ask_all(
-        self,
-        servers: Sequence[str],
-        read: Callable[[Any], Any],
-        request: Request,
-        *,
-        within: float,
-        enough: Callable[[Sequence[Any]], bool],
-    ) -> Sequence[Any]:
-        its = Round([*map(server_of, servers)], read, request, within, enough)
+    async def ask_all(self, question: Question) -> Sequence[Any]:
+        its = Round(question)
         try:
             await self._ask_each(its)
             while left := its.left():
@@ -385,7 +377,7 @@ class SyncPort(BasePort):
 
         def go_on(number: int, begun: Callable[[], Any] | None) -> None:
             pool = its.members[number].pool
-            port = SyncPort(its.servers[number], pool=pool, terms=Terms(its.within))
+            port = SyncPort(its.servers[number], pool=pool, terms=Terms(its.question.within))
             port.begun = begun
             run(its.ask(port, number))
 
@@ -481,7 +473,7 @@ class AsyncPort(BasePort):
         # which that server has not answered. The tasks end by themselves: a slow answer is read,
         # so that its connection stays usable.
         for number, server in enumerate(its.servers):
-            port = AsyncPort(server, terms=Terms(its.within, alone=True))
+            port = AsyncPort(server, terms=Terms(its.question.within, alone=True))
             keep(asyncio.ensure_future(its.ask(port, number)))
 
     async def _take_next(self, its: Round, seconds: float) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from math import ceil
 from typing import Any
@@ -24,14 +24,14 @@ from ..base import polling
 from ..base.clock import now
 from ..base.exceptions import LockError, LockUnavailable
 from ..primitives import scripts
-from ..primitives.contract import Request, Scripts
+from ..primitives.contract import Question, Scripts
 from ..primitives.keys import name_of
 from ..primitives.scripts import NONSENSE, ask
 from .command import fail, foreign
 from .line import MOST, Line
 from .loans import lines_of
 from .protocol import NOTHING, script, whole_answer
-from .server import Server
+from .server import Server, server_of
 
 SHORT = 4096
 """Bytes of a request that is sent at once even if the server hangs: an idle connection has room
@@ -61,24 +61,17 @@ class Round:
     box: Any
     """The queue of the answers that other threads or tasks have got."""
 
-    def __init__(
-        self,
-        servers: Sequence[Server],
-        read: Callable[[Any], Any],
-        request: Request,
-        within: float,
-        enough: Callable[[Sequence[Any]], bool],
-    ) -> None:
-        self.servers, self.read, self.request, self.within = servers, read, request, within
+    def __init__(self, question: Question) -> None:
+        self.question = question
+        self.servers = servers = [*map(server_of, question.servers)]
         self.members = [server.kept(Member) for server in servers]
         self.outstanding = set(range(len(servers)))
         """The numbers of the servers whose answers have not been taken."""
         self._hopeless = {n for n, member in enumerate(self.members) if member.silent}
         self._answers: list[Any] = [_TO_COME] * len(servers)
-        self._enough = enough
         self._decided = False
         self._began = now()
-        self.until = self._began + within
+        self.until = self._began + question.within
         """When there is no more time for any answer."""
         self._patience = self.until
 
@@ -87,7 +80,7 @@ class Round:
         for it now."""
         answer: Any
         try:
-            answer = await ask(port, self.read, *self.request)
+            answer = await ask(port, self.question.read, *self.question.request)
         except Exception as error:
             answer = error
         self.members[number].silent = isinstance(answer, LockUnavailable) and answer.silent
@@ -106,10 +99,10 @@ class Round:
         if not self.outstanding:
             return 0.0
         if len(self.outstanding) == len(self._answers) and not self._hopeless:
-            least = self._began + min(LEAST_MORE, self.within) - now()
+            least = self._began + min(LEAST_MORE, self.question.within) - now()
             if least > 0:  # they get that in any case
                 return least
-        if not self._decided and self._enough(self._so_far()):
+        if not self._decided and self.question.enough(self._so_far()):
             # Servers that are about as fast as the others are waited for, too: it is good to know
             # all answers.
             self._decided = True
@@ -137,8 +130,8 @@ class Round:
     def _missing(self, number: int) -> LockUnavailable:
         """Return the error for a server that gives no answer."""
         return LockUnavailable(
-            f"{self.servers[number].using!r} did not answer within {self.within:.3g} s",
-            name_of(self.request.keys[0]),
+            f"{self.servers[number].using!r} did not answer within {self.question.within:.3g} s",
+            name_of(self.question.request.keys[0]),
             doubtful=True,
             silent=True,
         )
@@ -149,7 +142,7 @@ class Requests:
 
     def __init__(self, its: Round) -> None:
         self._round = its
-        name, keys, args = its.request
+        name, keys, args = its.question.request
         command = script(scripts.load(name).sha, keys, args)
         self._packed, self._key, self._word = command.packed, command.key, command.word or ""
         self._lines: dict[int, Line] = {}
@@ -197,7 +190,7 @@ class Requests:
                 if answer is NOTHING:
                     return
                 try:
-                    answer = its.read(answer)
+                    answer = its.question.read(answer)
                 except NONSENSE:
                     return
                 line.busy = False
