@@ -233,7 +233,7 @@ class StrayAnswer(RedisError):
     """An answer that does not belong to our request. The connection can no longer be used."""
 
 
-STUMBLES = (AttributeError, TypeError, ValueError, RecursionError)
+STUMBLES = (AttributeError, TypeError, ValueError, RecursionError, UnboundLocalError)
 """What redis-py raises for wrong options, for answers that are no answers, and when another thread
 closes a connection (`closed_meanwhile`). Other code raises them for mistakes."""
 
