@@ -182,8 +182,11 @@ class TestRenewal:
         close = type(connection._connections[connection._alias]).close  # type: ignore[attr-defined]
 
         def noting(self: Any) -> None:
-            closed.append(threading.current_thread().name)
+            thread = threading.current_thread()
             close(self)
+            if thread is not threading.main_thread() and self.connection is not None:
+                self.connection.close()  # Django closes none that is in memory
+            closed.append(thread.name)
 
         monkeypatch.setattr(type(connection._connections[connection._alias]), "close", noting)  # type: ignore[attr-defined]
         query = rates.stale(lambda: connection.ensure_connection() or rates.compute())

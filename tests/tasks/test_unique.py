@@ -12,7 +12,7 @@ from itertools import count
 from typing import Any
 
 import pytest
-from django.db import transaction
+from django.db import connections, transaction
 from redis import Redis
 
 from django_redislock import LockNotAcquired, LockUnavailable, redis_lock
@@ -184,9 +184,16 @@ class TestTransactions:
 
     def test_a_call_beside_a_transaction(self, queue: Queue, log: Log, pk: str) -> None:
         """It runs, though the transaction is still open and may be rolled back."""
+
+        def beside() -> None:
+            try:
+                queue.call(queue.tasks.reindex, pk, 1)
+            finally:
+                connections.close_all()
+
         with transaction.atomic(), ThreadPoolExecutor() as others:
             queue.call(queue.tasks.reindex, pk)
-            others.submit(queue.call, queue.tasks.reindex, pk, 1).result()
+            others.submit(beside).result()
             log.wait("end", pk)
         log.wait("end", pk, count=2)
         finish(queue, log, pk)
