@@ -116,6 +116,7 @@ class TestRQ:
         queue = rq.Queue("redislock-test", connection=redis)
         names = {"queue": queue, "import_shop": example(RQ).import_shop}
         worker = rq.SimpleWorker([queue], connection=redis)
+        worker._install_signal_handlers = lambda: None  # they would stay for all tests
         try:
             with held_elsewhere("import:7"):
                 exec(examples("docs/task-queues.md")[RQ_ENQUEUE], names)
