@@ -79,6 +79,7 @@ class TestRegistered:
         assert checks.run_checks(tags=["redislock"]) == []
         assert static() == []
 
+    @pytest.mark.django_db(databases="__all__")  # Django 6.1 asks them when it checks models
     def test_wrong_settings_are_told(self) -> None:
         """By any `manage.py check`."""
         with configured(TTL=0):

@@ -114,6 +114,7 @@ def test_an_entry_of_which_no_pool_can_be_made(
     assert "s3cr" not in text
 
 
+@pytest.mark.django_db(databases="__all__")  # Django 6.1 asks them when it checks models
 @pytest.mark.parametrize("special", "/#?")
 @pytest.mark.parametrize("command", [["check"], ["redislock", "doctor"]], ids=" ".join)
 def test_findings(command: list[str], special: str, capfd: pytest.CaptureFixture[str]) -> None:
