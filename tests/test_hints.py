@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import copy
 import re
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from django.conf import settings
+from django.core.cache import caches
 from django.test import override_settings
 from django_redis.pool import ConnectionFactory
 
@@ -200,7 +203,14 @@ def found() -> list[Finding]:
 
 
 def of(id: str) -> list[Finding]:
-    return [finding for finding in found() if finding.id == f"redislock.{id}"]
+    try:
+        return [finding for finding in found() if finding.id == f"redislock.{id}"]
+    finally:
+        # Django closes all caches when the settings change, and django-redis 6 makes a pool to
+        # close it, also one that can't be made.
+        for alias in settings.CACHES:
+            with suppress(AttributeError):  # it was not made
+                del caches[alias]
 
 
 @pytest.mark.parametrize(
