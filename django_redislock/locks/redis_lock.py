@@ -175,6 +175,14 @@ class ReadWriteLock(Generic[OnConflict_co]):
         """Return the lock for writing."""
         return self._write
 
+    if not TYPE_CHECKING:
+
+        def _refuse(self, *_, **__):
+            kind = type(self).__name__
+            raise TypeError(f"write {kind}(…).read() or {kind}(…).write()")
+
+        __enter__ = __exit__ = __aenter__ = __aexit__ = __call__ = acquire = aacquire = _refuse
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._read._template!r}>"
 

@@ -121,6 +121,21 @@ def test_downgrade(api: Api, redis: Redis) -> None:
     assert not redis.exists(*KEYS)
 
 
+@pytest.mark.parametrize("use", ["block", "decorator", "acquire"])
+def test_for_what(api: Api, use: str) -> None:
+    """Whoever forgets to say whether to read or to write is told so."""
+    lock: Any = ReadWriteLock("catalogue")
+    with pytest.raises(
+        TypeError, match=r"^write ReadWriteLock\(…\)\.read\(\) or Read.*write\(\)$"
+    ):
+        if use == "block":
+            api.enter(lock, lambda _: None)
+        elif use == "decorator":
+            lock(print)
+        else:
+            api.acquire(lock)
+
+
 def test_what_can_be_downgraded(api: Api, redis: Redis) -> None:
     """Only a lease of a read-write lock that is held can be downgraded."""
     mutex = api.acquire(redis_lock("mutex"))
