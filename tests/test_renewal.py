@@ -26,6 +26,7 @@ from django_redislock import (
 from django_redislock.base.clock import now
 from django_redislock.lease import lease as lease_module
 from django_redislock.lease import lifetime as lifetime_module
+from django_redislock.lease import schedule
 from django_redislock.lease import watchdog as renewal_module
 from django_redislock.lease.lifetime import Lifetime
 from django_redislock.primitives import mutex
@@ -373,7 +374,9 @@ class TestCohorts:
     """Leases that one request has renewed are renewed together, until one of them leaves."""
 
     @pytest.fixture
-    def cohort(self, redis: Redis) -> list[Lease]:
+    def cohort(self, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> list[Lease]:
+        for module in (renewal_module, schedule):  # however long the acquires take
+            monkeypatch.setattr(module, "EARLY", 0.5)
         leases = [redis_lock(f"member:{n}", ttl=3).acquire() for n in range(6)]
         eventually(lambda: len({its._lifetime.times for its in leases}) == 1)
         return leases

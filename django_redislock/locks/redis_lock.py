@@ -181,7 +181,7 @@ class ReadWriteLock(Generic[OnConflict_co]):
             kind = type(self).__name__
             raise TypeError(f"write {kind}(…).read() or {kind}(…).write()")
 
-        __enter__ = __exit__ = __aenter__ = __aexit__ = __call__ = acquire = aacquire = _refuse
+        __enter__ = __exit__ = __aenter__ = __aexit__ = __call__ = _refuse
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._read._template!r}>"

@@ -121,7 +121,7 @@ def test_downgrade(api: Api, redis: Redis) -> None:
     assert not redis.exists(*KEYS)
 
 
-@pytest.mark.parametrize("use", ["block", "decorator", "acquire"])
+@pytest.mark.parametrize("use", ["block", "decorator"])
 def test_for_what(api: Api, use: str) -> None:
     """Whoever forgets to say whether to read or to write is told so."""
     lock: Any = ReadWriteLock("catalogue")
@@ -130,10 +130,8 @@ def test_for_what(api: Api, use: str) -> None:
     ):
         if use == "block":
             api.enter(lock, lambda _: None)
-        elif use == "decorator":
-            lock(print)
         else:
-            api.acquire(lock)
+            lock(print)
 
 
 def test_what_can_be_downgraded(api: Api, redis: Redis) -> None:
