@@ -68,12 +68,13 @@ def function(name: str) -> None:
 
 @redis_lock("{name}")
 def _steps(name: str) -> Iterator[str]:
-    yield name
+    for _ in range(4):
+        yield name
 
 
 def generator(name: str) -> None:
-    """A decorated generator."""
-    assert list(_steps(name)) == [name]
+    """A decorated generator, whose places are most of all those of its steps."""
+    assert list(_steps(name)) == [name] * 4
 
 
 def nested(name: str) -> None:
