@@ -262,7 +262,8 @@ async def drop(port: Port, claim: Claim) -> bool:
             if await port.script(*request) is not None:
                 claim.released += (*request.keys,)
                 return True
-            port.busy(claim.keys)  # others wait, and are handed the lock
+            # Others wait, most likely: the lock is theirs next.
+            port.busy(claim.keys)
         except LockUnavailable as error:
             claim.failed = error
     return False

@@ -269,7 +269,7 @@ class Runner:
         return None if first is None else ((first.tick_at - self._now()) / SECOND, first.job.name)
 
     def withdraw(self) -> None:
-        """Take back the claims without an answer."""
+        """Undo the claims without an answer."""
         for plan in self._plans:
             plan.undo()
 

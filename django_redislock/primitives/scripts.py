@@ -147,7 +147,8 @@ def permissions(without: frozenset[str] = frozenset()) -> str:
         for path in files(__package__).joinpath("lua").iterdir()
         for command in _CALL.findall(_read(path.name))
     }
-    # The commands that are sent without a script; PING keeps an idle subscription alive.
+    # The commands that are sent without a script. PING keeps an idle subscription alive, and goes
+    # before releases (protocol.py); there its refusal does no harm.
     return " ".join(
         f"+{command}" for command in sorted((called | _SENT | SOMETIMES.keys()) - without)
     )

@@ -124,7 +124,7 @@ class Multiplexed:
             raise
 
     def release(self, link: Link) -> None:
-        """Take back a connection of `link_alone`."""
+        """Release a connection of `link_alone`."""
         self._alone.release()
         if link.alive and not link.pending:
             self._idle.append(link)
