@@ -920,6 +920,18 @@ FAULTS = [
         "tests/faults/test_handed_over.py -k no_request",
     ),
     Fault(
+        "mutex: a release that was packed before a doubt leaves no tombstone",
+        "its is None or withdraw or",
+        "its is None or",
+        "tests/faults/test_handed_over.py -k doubt_after",
+    ),
+    Fault(
+        "mutex: a deaf waiter packs a release that takes all deaf waiters for its own",
+        'inbox not in ("", DEAF)',
+        "bool(inbox)",
+        "tests/faults/test_handed_over.py -k packs_no_release",
+    ),
+    Fault(
         "multi: a waiter takes the names that are free",
         "    if token_of(values[i]) == token then\n      redis.call('DEL', lock)\n"
         "      if hand_over(grant) then busy[lock] = i else unlist() end\n",

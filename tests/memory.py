@@ -14,7 +14,7 @@ from typing import Any
 from lupa.lua51 import LuaRuntime
 
 from django_redislock.primitives import queued, scripts
-from django_redislock.primitives.contract import Grant, Handed, Wakeup
+from django_redislock.primitives.contract import Grant, Handed, Packed, Request, Wakeup
 from django_redislock.primitives.keys import Keys
 
 CLAIM_WINDOW = 1.0
@@ -243,6 +243,9 @@ class SteppedIO:
 
     def busy(self, keys: Keys) -> None:
         pass
+
+    def packed(self, request: Request) -> Packed:
+        return request, None
 
     def __init__(self, server: MemoryServer, inbox: str = "inbox:1") -> None:
         self.server = server

@@ -160,7 +160,7 @@ def take(
         claim.began = began = now()
         claim.sent = True
         until = NEVER if wait is None else began + max(wait, LEAST)
-        fence = straight(server, terms, short, until)
+        fence = straight(server, terms, until, short)
         if isinstance(fence, SyncPort):
             return None, fence
         if now() < deadline(began, claim.ttl):
@@ -175,11 +175,16 @@ def take(
 
 def release_straight(server: Server, claim: Claim) -> SyncPort | None:
     """Release a lock of whose holder nobody has taken notice, by one request of this thread. Or
-    return the port by which that is done in the usual way."""
-    request = claim.primitive.dropping(claim) if claim.short and not claim.doubtful else None
-    if request is None:
+    return the port by which that is done in the usual way: if others wait, it has sent the request
+    that was packed for that."""
+    if claim.doubtful:
         return SyncPort(server)
-    found = straight(server, NO_TERMS, request, NEVER)
+    if claim.short and (request := claim.primitive.dropping(claim)):
+        found = straight(server, NO_TERMS, NEVER, request)
+    elif claim.packed_release is not None:
+        found = straight(server, NO_TERMS, NEVER, *claim.packed_release)
+    else:
+        return SyncPort(server)
     return found if isinstance(found, SyncPort) else None
 
 

@@ -137,11 +137,11 @@ class Lease(Noting, Entered):
         self._ended = CLOSING
         self._releasing += 1
         try:
-            if not (sync and claim.short):
-                usual: Port = SyncPort(server) if sync else AsyncPort(server)
-                port = None if await claims.release_young(usual, claim) else usual
-            else:
-                port = claims.release_straight(server, claim)
+            port: Port | None = (
+                claims.release_straight(server, claim) if sync else AsyncPort(server)
+            )
+            if port is not None and not (sync and claim.short):
+                port = None if await claims.release_young(port, claim) else port
             if port is None:
                 self._end_young()
         except BaseException as raised:

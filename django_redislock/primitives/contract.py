@@ -59,6 +59,8 @@ class Port(Scripts, Protocol):
 
     wakeup: Wakeup
     """How the last wait ended."""
+    ready: Any
+    """The first script, if it was `packed` before; else None."""
 
     def plain(self, keys: Keys) -> bool:
         """Return whether the scripts of `scripts.AT_ONCE` may be used, and may be of use: there is
@@ -67,6 +69,9 @@ class Port(Scripts, Protocol):
 
     def busy(self, keys: Keys) -> None:
         """Note that the lock was not free."""
+
+    def packed(self, request: Request) -> Packed:
+        """Pack a request that is sent later."""
 
     def now(self) -> float:
         """Return the time of a clock that nobody sets."""
@@ -160,6 +165,9 @@ class Claim:
     own first request."""
     short = False
     """It was taken by the short request. Else others want the lock, too."""
+    packed_release: Packed | None = None
+    """Its release, if it was packed while the claim waited: when it is sent, others wait for it.
+    It is only for a claim of which nothing is in doubt."""
     renewed = False
     """Its lease is renewed from the beginning, so it may be short at first."""
     granted: Grant | None = None
@@ -276,6 +284,10 @@ class Request(NamedTuple):
     script: str
     keys: Sequence[str]
     args: Sequence[Word]
+
+
+Packed = tuple[Request, Any]
+"""A request, and the same as it is sent."""
 
 
 class Question(NamedTuple):

@@ -100,6 +100,7 @@ from .contract import (
 )
 from .keys import Keys, Word
 from .scripts import ask, flag, instant, nth, sight, text, verdicts, whole
+from .waiting import DEAF
 
 kind = "mutex"
 unfenced = (
@@ -193,6 +194,10 @@ class Asking:
             if code == 0:
                 # While we wait here, hold nothing and wait nowhere else.
                 await self._leave(port, claim, besides=first)
+                listens = inbox not in ("", DEAF)
+                if listens and len(claim.names) == 1 and claim.packed_release is None:
+                    later = releasing(claim, group, withdraw=False, inbox=inbox)
+                    claim.packed_release = port.packed(later)
             return (code, *rest), name
         tokens_ = claim.fencing_tokens.values()
         return (*acquired, *(tokens_ if len(tokens_) == 1 else [None])), claim.keys.name
@@ -248,7 +253,11 @@ async def _release_group(
     port: Port, claim: Claim, group: Sequence[Keys], *, withdraw: bool
 ) -> Refusal | None:
     inbox = port.own_inbox(group[0]) if len(claim.names) == 1 else ""
-    request = releasing(claim, group, withdraw=withdraw, inbox=inbox)
+    its = claim.packed_release
+    if its is None or withdraw or claim.forgets:
+        request = releasing(claim, group, withdraw=withdraw, inbox=inbox)
+    else:
+        request, port.ready = its
     return await queued.release_once(port, claim, group, request)
 
 

@@ -23,7 +23,17 @@ from ..base import process, tokens
 from ..base.clock import now
 from ..base.exceptions import LockError, LockUnavailable
 from ..primitives import fence, scripts, waiting
-from ..primitives.contract import NO_TERMS, Grant, Handed, Question, Request, Terms, Wakeup, run
+from ..primitives.contract import (
+    NO_TERMS,
+    Grant,
+    Handed,
+    Packed,
+    Question,
+    Request,
+    Terms,
+    Wakeup,
+    run,
+)
 from ..primitives.keys import Keys, Shared, Word
 from ..primitives.scripts import ask, pttls
 from ..primitives.waiting import DEAF, LEAST, LINE, NEVER
@@ -99,6 +109,8 @@ class BasePort:
     """When the time for all requests ends."""
     begun: Callable[[], Any] | None = None
     """Returns the answer to the first script, which was sent before."""
+    ready: Command | None = None
+    """The first script, as it is sent."""
     _links: Links | None = None
     """Connections of its own. None: those of the server."""
 
@@ -133,6 +145,11 @@ class BasePort:
         if len(self._server.busy) > MOST_BUSY:
             self._server.busy.clear()
 
+    def packed(self, request: Request) -> Packed:
+        script, keys, args = request
+        command = packed_script(scripts.load(script).sha, keys, args)
+        return request, command.behind(PING) if script in scripts.WAKING else command
+
     def limit(self, left: float) -> None:
         replicas_timeout = self._terms.replicas_timeout if self._terms.replicas else 0.0
         self._until = now() + max(left, LEAST + replicas_timeout)
@@ -155,22 +172,26 @@ class BasePort:
         script = scripts.load(name)
         handled = sys.exception()
         clustered, given, mended = self._server.clustered, keys, False
+        ready, self.ready = self.ready, None
         how, body = "EVALSHA", script.sha
         short = name in scripts.AT_ONCE
         wakes = name in scripts.WAKING
         if clustered:
             if short:
                 return None
-            keys = _alone(keys)
+            keys, ready = _alone(keys), None
         try:
             while True:
                 try:
                     if self.begun is not None:
-                        begun, self.begun = self.begun, None
+                        begun, self.begun, ready = self.begun, None, None
                         answer = begun()
                     else:
-                        command = packed_script(body, keys, args, how)
-                        answer = await self._execute(command.behind(PING) if wakes else command)
+                        command, ready = ready, None
+                        if command is None:
+                            command = packed_script(body, keys, args, how)
+                            command = command.behind(PING) if wakes else command
+                        answer = await self._execute(command)
                     break
                 except NoScriptError:  # after a restart, or SCRIPT FLUSH
                     if how == "EVAL":
@@ -420,8 +441,8 @@ class SyncPort(BasePort):
         news.woken = False
 
     async def _take_turn(self, until: float) -> None:
-        line = self._server.kept(_line)
         while not self._news.notified and self._line is None and (left := until - now()) > 0:
+            line = self._server.kept(_line)
             # Set before it is true. If a signal's exception comes in between, one waiter more may
             # ask at a time; in the other order, one waiter less could ask from then on.
             self._line = line
@@ -505,17 +526,23 @@ class AsyncPort(BasePort):
         self._woken.clear()
 
 
-def straight(server: Server, terms: Terms, request: Request, until: float) -> int | SyncPort:
-    """Carry out a request to a script of `AT_ONCE` in this thread, if that takes nothing unusual,
-    and return the number that it answers. Otherwise return the port that goes on: what has come of
+def straight(
+    server: Server, terms: Terms, until: float, request: Request, packed: Command | None = None
+) -> int | SyncPort:
+    """Carry out a request in this thread, if that takes nothing unusual, and return the number
+    that a script of `AT_ONCE` answers. Otherwise return the port that goes on: what has come of
     the request is the answer to its first script. The answer may take until then."""
     script, keys, args = request
     lines, handled = server.links, sys.exception()
     begun: Callable[[], Any] | None = None
     if type(lines) is Lines and stand_in is None:
         try:
-            packed = pack((*keys, *args), "EVALSHA", scripts.load(script).sha, len(keys))
-            answer = lines.at_once(Line.ask, packed, str(args[0]), until)
+            if packed is None:
+                command = pack((*keys, *args), "EVALSHA", scripts.load(script).sha, len(keys))
+                answer = lines.at_once(Line.ask, command, str(args[0]), until)
+            else:
+                command, word, _, before = packed
+                answer = lines.at_once(Line.ask, command, word, until, before)
             if type(answer) is list and len(answer) == 2:
                 code, number = answer
                 if code == 1 and type(number) is int:

@@ -90,7 +90,7 @@ def script(body: str, keys: Sequence[str], args: Sequence[Word], how: str = "EVA
 try:
     import hiredis  # type: ignore[import-not-found,unused-ignore]
 except ImportError:
-    hiredis = None
+    hiredis = None  # type: ignore[assignment,unused-ignore]
 
 ANSWER_WITHIN = 5.0
 """Seconds that we wait for an answer if the CACHES entry sets no SOCKET_TIMEOUT. It is redis-py's

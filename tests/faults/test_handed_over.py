@@ -4,7 +4,7 @@ the waiter asks."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any
@@ -15,14 +15,18 @@ from hypothesis import strategies as st
 from redis import Redis
 
 from devtools.redis_server import RedisServer
-from django_redislock import Lease, redis_lock
+from django_redislock import Lease, LeaseLost, redis_lock
 from django_redislock.base.clock import DRIFT, deadline, now
 from django_redislock.primitives import mutex, scripts
-from django_redislock.primitives.contract import Claim, Grant, Handed
+from django_redislock.primitives.contract import Claim, Grant, Handed, run
 from django_redislock.primitives.keys import Keys
 from django_redislock.primitives.queued import FRESH, LATE, Anchor, read_message
+from django_redislock.primitives.waiting import DEAF
+from django_redislock.transport import ports
+from django_redislock.transport.ports import SyncPort
+from django_redislock.transport.server import server_of
 from tests.caches import caches, entry
-from tests.contract.api import Api
+from tests.contract.api import Api, InThreads
 from tests.faults.proxy import Fault, Proxy
 from tests.waiting import PATIENCE, eventually
 
@@ -292,6 +296,116 @@ def test_the_next_holder_is_told_first(far: Far) -> None:
     assert any("redislock:{job}" in command for _, command in releases)
     assert {before for before, _ in releases} == {"PING"}
     assert not any("free" in command for _, command in releases)
+
+
+class Section:
+    """A block that has waited for its lock, and goes on until `leave`."""
+
+    def __init__(self, far: Far, *, meanwhile: Callable[[], object] | None = None) -> None:
+        held = redis_lock("job", using="direct").acquire()
+        assert held is not None
+        self._entered, self._left = threading.Event(), threading.Event()
+        self._far = far
+        lock = redis_lock("job", wait=None)
+        self._done = far.api.start(lambda: far.api.enter(lock, self._body))
+        eventually(lambda: far.redis.zcard(f"{LOCK}:queue") == 1 and far.listens())
+        if meanwhile is not None:
+            meanwhile()
+        self._let_the_watchdog_look()
+        held.release()
+        assert self._entered.wait(PATIENCE)
+
+    def _let_the_watchdog_look(self) -> None:
+        """The leases of the next second are young then, and are released straight."""
+        since = 0.0
+        while now() - since > 0.5:
+            with redis_lock("another") as another:
+                since = now()
+                eventually(lambda: another._whole)
+
+    def _body(self, lease: Lease) -> None:
+        self.token = lease.token
+        self._entered.set()
+        assert self._left.wait(PATIENCE)
+
+    def leave(self) -> None:
+        self._left.set()
+        self._done.result(PATIENCE)
+
+    def leave_to(self, using: str = "direct") -> None:
+        """Leave the block while somebody waits, who has the lock then."""
+        next_one: Future[Lease] = InThreads().start(
+            lambda: redis_lock("job", using=using, wait=PATIENCE).acquire()
+        )
+        eventually(lambda: self._far.redis.zcard(f"{LOCK}:queue") == 1)
+        self.leave()
+        next_one.result(PATIENCE).release()
+        assert not self._far.redis.exists(LOCK)
+
+
+def test_its_release_was_packed_while_it_waited(far: Far, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others wait for it: what can be done before is done before."""
+    section = Section(far)
+    packed: list[str] = []
+
+    def pack(body: str, keys: Any, args: Any, how: str = "EVALSHA") -> Any:
+        packed.append(args[0])
+        return real(body, keys, args, how)
+
+    real = ports.packed_script
+    monkeypatch.setattr(ports, "packed_script", pack)
+    section.leave_to()
+    assert packed
+    assert section.token not in packed
+
+
+def test_a_doubt_after_its_release_was_packed(far: Far) -> None:
+    """An acquire that waited got no answer, and may still be on its way: its release leaves a
+    tombstone, which refuses it."""
+    acquire = scripts.load("mutex_acquire").sha.encode()
+    lost = threading.Event()
+
+    def is_acquire(words: list[bytes]) -> bool:
+        if words[1:2] == [acquire] and not lost.is_set():
+            lost.set()
+            return True
+        return False
+
+    def lose() -> None:
+        far.proxy.on(is_acquire, Fault.RESET_AFTER)
+        assert lost.wait(PATIENCE)
+
+    section = Section(far, meanwhile=lose)
+    section.leave_to()
+    assert far.redis.get(f"{LOCK}:gone:{section.token}") == b"withdrawn"
+
+
+def test_a_deaf_waiter_packs_no_release(redis: Redis) -> None:
+    """The inbox of deaf waiters is that of all processes: a release that names it would hand the
+    lock to a waiter of another process as to one of its own."""
+    port = SyncPort(server_of("default"))
+    with redis_lock("job"):
+        for inbox, packs in ((DEAF, False), ("", False), ("redislock:inbox:m1", True)):
+            its = claim()
+            run(mutex.Asking().acquire(port, its, inbox, ""))
+            assert (its.packed_release is not None) is packs
+            run(mutex.release(port, its))
+
+
+@pytest.mark.parametrize("command", ["SCRIPT FLUSH", "CLIENT KILL TYPE normal"])
+def test_a_packed_release_that_fails(far: Far, command: str) -> None:
+    """The lock is released in the usual way, and the next waiter has it."""
+    section = Section(far)
+    far.redis.execute_command(command)
+    section.leave_to()
+
+
+def test_a_packed_release_of_a_lock_that_was_lost(far: Far) -> None:
+    """The block says so at its end."""
+    section = Section(far)
+    far.redis.delete(LOCK)
+    with pytest.raises(LeaseLost):
+        section.leave()
 
 
 def test_many_processes_take_turns(redis: Redis, settings: Any, redis_server: RedisServer) -> None:
