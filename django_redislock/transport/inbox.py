@@ -26,6 +26,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from queue import SimpleQueue
 from typing import Protocol
 
 from redis.exceptions import (
@@ -73,6 +74,8 @@ INVALIDATED = "__redis__:invalidate"
 """The channel of the messages that keys were changed (subscription.py)."""
 
 
+Bell = SimpleQueue[None]
+"""Wakes a thread. Only that thread takes from it."""
 Waker = Callable[[bool, Grant | Handed | None], object]
 """Wakes a waiter. It is told whether its lock was handed over, or that it may have missed that;
 and by which grant, if that is known."""
@@ -133,8 +136,8 @@ class Inbox:
         """The channels that nobody needs now, and since when."""
         self._tasks: set[str] = set()
         """The tokens of those waiters that can't read: tasks, and those of several inboxes."""
-        self._idle: dict[str, threading.Event] = {}
-        """Waiting threads that could read, and the event that wakes each of them."""
+        self._idle: dict[str, Bell] = {}
+        """Waiting threads that could read, and the bell of each of them."""
         self._reader: str | None = None
         """The token of the waiting thread that reads, or `BACKGROUND`. It counts only as long as
         its waiter is registered: an exception may come between any two steps of a thread."""
@@ -248,17 +251,17 @@ class Inbox:
         for token in self._local_queues.standing(keys):
             self.wake(token, notified=False)
 
-    def read(self, token: str, woken: threading.Event, seconds: float) -> bool:
+    def read(self, token: str, bell: Bell, seconds: float) -> bool:
         """Let the waiting thread of `token` read the messages: return after the first ones, when
-        it is woken, or after so many seconds. Return False at once if it can't: another thread
-        reads, and sets `woken` when it stops to do so; or there is no connection."""
-        self._idle[token] = woken  # first: whoever stops from now on, sets it
+        its bell rings, or after so many seconds. Return False at once if it can't: another thread
+        reads, and rings the bell when it stops to do so; or there is no connection."""
+        self._idle[token] = bell  # first: whoever stops from now on, rings it
         its = self._subscription
         if its is None or its.failure or not its.shared or not self._may_read(token):
             return False
         # Only now, since it was not rung before.
-        if woken.is_set():
-            woken.clear()
+        if not bell.empty():
+            bell.get()
         elif its.wait(seconds) and not self._read(its):
             self._reader = None
             return False
@@ -276,7 +279,7 @@ class Inbox:
         elif idle := [*self._idle.values()]:
             # Of all of them, the last one that came goes on longest. It stays among them until it
             # stops to wait: otherwise the thread of the background would read at once again.
-            idle[-1].set()
+            idle[-1].put(None)
         elif self._tasks or self._follower:
             self._call()
 
