@@ -17,6 +17,7 @@ from redis import Redis
 from devtools.redis_server import RedisServer
 from django_redislock import Lease, LeaseLost, redis_lock
 from django_redislock.base.clock import DRIFT, deadline, now
+from django_redislock.lease.register import Register
 from django_redislock.primitives import mutex, scripts
 from django_redislock.primitives.contract import Claim, Grant, Handed, run
 from django_redislock.primitives.keys import Keys
@@ -299,53 +300,54 @@ def test_the_next_holder_is_told_first(far: Far) -> None:
 
 
 class Section:
-    """A block that has waited for its lock, and goes on until `leave`."""
+    """A block that has waited for its lock, and goes on until `leave`, while others wait."""
 
-    def __init__(self, far: Far, *, meanwhile: Callable[[], object] | None = None) -> None:
+    def __init__(
+        self, far: Far, *, whole: bool, meanwhile: Callable[[], object] | None = None
+    ) -> None:
+        self._whole = whole
         held = redis_lock("job", using="direct").acquire()
         assert held is not None
         self._entered, self._left = threading.Event(), threading.Event()
-        self._far = far
+        self._redis = far.redis
         lock = redis_lock("job", wait=None)
         self._done = far.api.start(lambda: far.api.enter(lock, self._body))
         eventually(lambda: far.redis.zcard(f"{LOCK}:queue") == 1 and far.listens())
         if meanwhile is not None:
             meanwhile()
-        self._let_the_watchdog_look()
+        behind = redis_lock("job", using="direct", wait=PATIENCE)
+        self._next: Future[Lease] = InThreads().start(behind.acquire)
+        eventually(lambda: far.redis.zcard(f"{LOCK}:queue") == 2)
         held.release()
         assert self._entered.wait(PATIENCE)
 
-    def _let_the_watchdog_look(self) -> None:
-        """The leases of the next second are young then, and are released straight."""
-        since = 0.0
-        while now() - since > 0.5:
-            with redis_lock("another") as another:
-                since = now()
-                eventually(lambda: another._whole)
-
     def _body(self, lease: Lease) -> None:
         self.token = lease.token
+        if self._whole:
+            lease._complete()
         self._entered.set()
         assert self._left.wait(PATIENCE)
 
     def leave(self) -> None:
+        """Leave the block: the next one has the lock."""
         self._left.set()
         self._done.result(PATIENCE)
-
-    def leave_to(self, using: str = "direct") -> None:
-        """Leave the block while somebody waits, who has the lock then."""
-        next_one: Future[Lease] = InThreads().start(
-            lambda: redis_lock("job", using=using, wait=PATIENCE).acquire()
-        )
-        eventually(lambda: self._far.redis.zcard(f"{LOCK}:queue") == 1)
-        self.leave()
-        next_one.result(PATIENCE).release()
-        assert not self._far.redis.exists(LOCK)
+        self._next.result(PATIENCE).release()
+        assert not self._redis.exists(LOCK)
 
 
-def test_its_release_was_packed_while_it_waited(far: Far, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(params=["young", "whole"])
+def whole(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether the watchdog has taken notice of the lease. It does so when it looks."""
+    monkeypatch.setattr(Register, "complete_all", lambda _: None)
+    return bool(request.param == "whole")
+
+
+def test_its_release_was_packed_while_it_waited(
+    far: Far, whole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Others wait for it: what can be done before is done before."""
-    section = Section(far)
+    section = Section(far, whole=whole)
     packed: list[str] = []
 
     def pack(body: str, keys: Any, args: Any, how: str = "EVALSHA") -> Any:
@@ -354,12 +356,13 @@ def test_its_release_was_packed_while_it_waited(far: Far, monkeypatch: pytest.Mo
 
     real = ports.packed_script
     monkeypatch.setattr(ports, "packed_script", pack)
-    section.leave_to()
-    assert packed
+    section.leave()
     assert section.token not in packed
+    redis_lock("job").holder()
+    assert packed
 
 
-def test_a_doubt_after_its_release_was_packed(far: Far) -> None:
+def test_a_doubt_after_its_release_was_packed(far: Far, whole: bool) -> None:
     """An acquire that waited got no answer, and may still be on its way: its release leaves a
     tombstone, which refuses it."""
     acquire = scripts.load("mutex_acquire").sha.encode()
@@ -375,8 +378,8 @@ def test_a_doubt_after_its_release_was_packed(far: Far) -> None:
         far.proxy.on(is_acquire, Fault.RESET_AFTER)
         assert lost.wait(PATIENCE)
 
-    section = Section(far, meanwhile=lose)
-    section.leave_to()
+    section = Section(far, whole=whole, meanwhile=lose)
+    section.leave()
     assert far.redis.get(f"{LOCK}:gone:{section.token}") == b"withdrawn"
 
 
@@ -393,16 +396,16 @@ def test_a_deaf_waiter_packs_no_release(redis: Redis) -> None:
 
 
 @pytest.mark.parametrize("command", ["SCRIPT FLUSH", "CLIENT KILL TYPE normal"])
-def test_a_packed_release_that_fails(far: Far, command: str) -> None:
+def test_a_packed_release_that_fails(far: Far, whole: bool, command: str) -> None:
     """The lock is released in the usual way, and the next waiter has it."""
-    section = Section(far)
+    section = Section(far, whole=whole)
     far.redis.execute_command(command)
-    section.leave_to()
+    section.leave()
 
 
-def test_a_packed_release_of_a_lock_that_was_lost(far: Far) -> None:
+def test_a_packed_release_of_a_lock_that_was_lost(far: Far, whole: bool) -> None:
     """The block says so at its end."""
-    section = Section(far)
+    section = Section(far, whole=whole)
     far.redis.delete(LOCK)
     with pytest.raises(LeaseLost):
         section.leave()
