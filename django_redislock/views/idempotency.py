@@ -221,6 +221,8 @@ def _response(head: dict[str, Any], content: bytes) -> HttpResponse:
     del response["Content-Type"]  # set by Django; the first answer may have had none
     for name, value in [*head["headers"], (REPLAYED, "true")]:
         response[name] = value
+    if response.has_header("Location"):  # tests and middlewares read the url of a redirect
+        head["marks"]["url"] = response["Location"]
     vars(response).update(head["marks"])
     for cookie in head["cookies"]:
         response.cookies.load(cookie)

@@ -16,6 +16,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.db import connections, transaction
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.shortcuts import redirect
 from django.template.response import TemplateResponse
 from django.test import Client, RequestFactory
 from django.test.client import encode_multipart
@@ -742,6 +743,12 @@ class TestWhatIsKept:
         with at_root(forms.function(idempotent_view(), body)):
             assert [post().status_code, post().status_code] == [status, status]
         assert body.runs == 1
+
+    def test_a_redirect(self) -> None:
+        """A replay has the `url` of a redirect, which test clients and middlewares read."""
+        first, second = self.replayed(lambda request, pk: redirect("/orders/7/"))
+        assert second.status_code == first.status_code == 302
+        assert second.url == first.url == "/orders/7/"
 
     @pytest.mark.parametrize("status", [401, 403, 407, 408, 425, 429, 500, 502, 503])
     def test_what_may_be_better_the_next_time(self, status: int) -> None:
