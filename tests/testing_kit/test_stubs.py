@@ -14,7 +14,7 @@ from django.core.cache import caches
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import BaseCommand, CommandError, call_command
 from django.http import HttpResponse
-from django.test import TestCase
+from django.test import RequestFactory, TestCase
 from redis import ConnectionError as RedisConnectionError
 from redis import Redis
 
@@ -446,6 +446,48 @@ class TestHeldElsewhere:
         """The error says what to write."""
         with pytest.raises(TypeError, match="write names of locks, such as 'invoice:42'"):
             locks_held_elsewhere(*locks)
+
+
+class TestBusyInTestCase(TestCase):
+    """In a TestCase, a transaction holds the lock of a request until the end of the test."""
+
+    def in_turn(self, busy: Any, *names: str) -> None:
+        """The first request gets the lock, the second one does not, and the third one does."""
+        view = lock_view("order:{pk}")(lambda request, pk: HttpResponse("ok"))
+        request = RequestFactory().post("/")
+        assert view(request, 7).status_code == 200
+        with busy(*names):
+            assert view(request, 7).status_code == 409
+        assert view(request, 7).status_code == 200
+
+    def test_free_before(self) -> None:
+        """The locks were free before."""
+        for busy in locks_always_busy, locks_held_elsewhere:
+            with locks_always_free():
+                self.in_turn(busy, "order:7")
+
+    @NEEDS_FAKEREDIS
+    def test_in_memory(self) -> None:
+        """They were in memory."""
+        with locks_in_memory():
+            self.in_turn(locks_always_busy, "order:*")
+
+    async def test_a_coroutine(self) -> None:
+        """A coroutine asks the thread that has the transaction."""
+        with locks_always_free():
+            for condition, held in [(nullcontext(), True), (locks_always_busy(), False)]:
+                with condition:
+                    lease = await redis_lock("job", release="commit").aacquire(wait=0)
+                    assert (lease is not None) is held
+                    if lease is not None:
+                        async with lease:
+                            pass
+
+    def test_a_block_around_it(self) -> None:
+        """A lock that the code itself has taken may be taken again, if that is allowed."""
+        with locks_always_free(), redis_lock("tree"), locks_always_busy():
+            with redis_lock("tree", reentrant=True):
+                pass
 
 
 @pytest.mark.parametrize(
