@@ -158,7 +158,21 @@ def test_max_hold_ends_the_renewal(redis: Redis) -> None:
         wait_for_renewal(redis)
     assert lease.state == LeaseState.HELD
     assert told.wait(PATIENCE)
+    with pytest.raises(LeaseLost, match="its max_hold has passed"):
+        lease.check()
     eventually(lambda: not redis.exists(KEY))
+
+
+def test_what_ends_first_is_said(redis: Redis) -> None:
+    """Without renewal, the ttl may pass before max_hold does, or max_hold before the ttl."""
+    for options, why in [
+        ({"ttl": 0.1, "max_hold": 9}, "its ttl of 0.1 s passed"),
+        ({"max_hold": 0.1}, "its max_hold has passed"),
+    ]:
+        lease = redis_lock("job", renew=False, **options).acquire()
+        eventually(lambda lease=lease: lease.state == LeaseState.LOST)
+        with pytest.raises(LeaseLost, match=why):
+            lease.check()
 
 
 def test_max_hold_bounds_the_first_ttl(redis: Redis) -> None:

@@ -129,7 +129,10 @@ class Lifetime:
         # Events after the release began, if it began in time, are no loss.
         over = self.closing or self.released
         if self.error is None and not over and now() >= self.deadline:
-            why = f"its ttl of {self.claim.ttl:g} s passed before it was renewed"
+            ttl = self.claim.ttl
+            why = f"its ttl of {ttl:g} s passed before it was renewed"
+            if self.hold_until - self.deadline < ttl / 10:  # a deadline has a margin
+                why = "its max_hold has passed"
             return LeaseLost(self.claim.keys.name, why)
         return self.error
 
