@@ -399,3 +399,18 @@ def test_two_threads_that_enter_it_at_once(redis: Redis, _: int) -> None:
         for working in [threads.submit(work, number) for number in range(2)]:
             working.result(PATIENCE)
     assert not redis.exists(KEY)
+
+
+@pytest.mark.parametrize("entered", [0, 1])
+def test_left_too_often(redis: Redis, entered: int) -> None:
+    """A lock that is left by hand, and was not entered, says so beside the exception that is
+    under way, in coroutines as well."""
+    lock = redis_lock("job")
+    for _ in range(entered):
+        with lock:
+            pass
+    error = ZeroDivisionError()
+    with pytest.raises(RuntimeError, match="was not entered"):
+        lock.__exit__(ZeroDivisionError, error, None)
+    with pytest.raises(RuntimeError, match="was not entered"):
+        asyncio.run(lock.__aexit__(ZeroDivisionError, error, None))

@@ -191,9 +191,10 @@ def enclosing(kind: type[L]) -> Iterator[L]:
 def last(blocks: list[Hold], me: Holding) -> Hold:
     """Return the one of these blocks that this thread or task has entered last. If it has entered
     none of them, since another one may leave a block: the oldest."""
+    if not blocks:
+        raise RuntimeError("a lock is left here that was not entered, or that was left before")
     blocks.sort(key=lambda hold: hold.entered)
-    mine = [hold for hold in blocks if hold.by is me]
-    return mine[-1] if mine else blocks[0]
+    return next((hold for hold in reversed(blocks) if hold.by is me), blocks[0])
 
 
 class Holds(list[Hold]):
@@ -262,11 +263,11 @@ class Entered:
         """Return the block that this thread or task leaves, and its lease."""
         raise NotImplementedError
 
-    def _left(self, hold: Hold) -> None:
+    def _left(self, hold: Hold | None) -> None:
         """Forget a block that was left."""
 
     def __exit__(self, exc_type: object, error: BaseException | None, traceback: object) -> None:
-        left = None
+        left = hold = None
         try:
             hold, lease = left = self._leaving()
             hold.leave()
@@ -290,7 +291,7 @@ class Entered:
     async def __aexit__(
         self, exc_type: object, error: BaseException | None, traceback: object
     ) -> None:
-        left = None
+        left = hold = None
         try:
             hold, lease = left = self._leaving()
             hold.leave()

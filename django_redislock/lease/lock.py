@@ -389,8 +389,8 @@ class Lock(Entered):
             hold = last([*self._blocks], me)
         return hold, self._blocks[hold]
 
-    def _left(self, hold: Hold) -> None:
-        self._blocks.pop(hold, None)
+    def _left(self, hold: Hold | None) -> None:
+        self._blocks.pop(hold, None)  # type: ignore[arg-type]
 
     def _refuse_skips(self) -> None:
         said = self._explicit
