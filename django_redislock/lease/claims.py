@@ -128,10 +128,11 @@ def _overwritten(keys: Keys, key: str, using: str) -> LockError:
         words.append("--cache-locks")
     if conf.listed(keys.name).using != using:
         words.append(f"--using={using}")
+    instead = "lock another name" if key == keys.name else "change REDISLOCK['PREFIX']"
     return LockError(
         f"The key {key!r} has a type that such a lock does not use, so {keys.name!r} can't be "
         f"locked: another program has written it. It was left alone. If that program needs it, "
-        f"change REDISLOCK['PREFIX']. To delete it: {shlex.join([*words, keys.name])}",
+        f"{instead}. To delete it: {shlex.join([*words, keys.name])}",
         keys.name,
     )
 
