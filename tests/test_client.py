@@ -798,9 +798,11 @@ class TestChanged:
         """An error at once, and not a lock that nobody will ever release."""
         redis.sadd(KEY, "x")
         says = "a type that such a lock does not use.*needs it, lock another name"
-        with pytest.raises(LockError, match=says):  # its key has no PREFIX
+        with pytest.raises(LockError, match=says) as caught:  # its key has no PREFIX
             ours().acquire()
         assert redis.smembers(KEY) == {b"x"}
+        # A client has no alias, so the command names none.
+        assert str(caught.value).endswith(f"manage.py redislock clear --cache-locks {KEY}")
 
     def test_no_numbers(self, ours: Make) -> None:
         with pytest.raises(TypeError, match=r"timeout must be .* seconds or more, or None.*'5'"):

@@ -22,6 +22,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from asgiref.sync import sync_to_async
+from django.conf import settings
 
 from .. import signals
 from ..base.clock import deadline, now
@@ -126,7 +127,7 @@ def _overwritten(keys: Keys, key: str, using: str) -> LockError:
     words = ["manage.py", "redislock", "clear"]
     if keys.named_by_others:
         words.append("--cache-locks")
-    if conf.listed(keys.name).using != using:
+    if using in settings.CACHES and conf.listed(keys.name).using != using:
         words.append(f"--using={using}")
     instead = "lock another name" if key == keys.name else "change REDISLOCK['PREFIX']"
     return LockError(
