@@ -23,7 +23,7 @@ from ..primitives import mutex
 from ..primitives.contract import Claim, Grant, Port, Refusal, run
 from ..settings.policy import Policy
 from ..settings.validators import validate_on_lost, validate_ttl
-from ..transport.ports import AsyncPort, SyncPort
+from ..transport.ports import AsyncPort, PortType, SyncPort
 from ..transport.server import Server, server_of
 from . import claims, transactions
 from .claims import beside_orm
@@ -294,7 +294,7 @@ class Lease(Noting, Entered):
         """`extend` for coroutines."""
         await self._extend(AsyncPort, ttl)
 
-    async def _extend(self, port_type: type[SyncPort | AsyncPort], ttl: float | None) -> None:
+    async def _extend(self, port_type: PortType, ttl: float | None) -> None:
         self.check()
         ttl = None if ttl is None else validate_ttl(ttl)
         port = port_type(self._server, terms=self._lifetime.terms)
@@ -321,7 +321,7 @@ class Lease(Noting, Entered):
         """`downgrade` for coroutines."""
         await self._downgrade(AsyncPort)
 
-    async def _downgrade(self, port_type: type[SyncPort | AsyncPort]) -> None:
+    async def _downgrade(self, port_type: PortType) -> None:
         self.check()
         claim, blocks = self._claim, len(self._holds.blocks)
         commit = self._policy.release == "commit"
@@ -366,7 +366,7 @@ class Lease(Noting, Entered):
         return await cls._restore(AsyncPort, text)
 
     @classmethod
-    async def _restore(cls, port_type: type[SyncPort | AsyncPort], text: str) -> Lease:
+    async def _restore(cls, port_type: PortType, text: str) -> Lease:
         exported = Exported.read(text)
         claim, policy = exported.claim(), exported.policy
         server = server_of(policy.using)

@@ -28,7 +28,7 @@ from ..settings.validators import (
     validate_stacklevel,
     validate_wait,
 )
-from ..transport.ports import AsyncPort, SyncPort
+from ..transport.ports import AsyncPort, PortType, SyncPort
 from . import claims, notes, order, transactions
 from .claims import beside_orm
 from .holds import Cancellation, Entered, Hold, Running, innermost, last
@@ -418,17 +418,15 @@ class Lock(Entered):
 
     # The coroutines that the twins share.
 
-    async def _holder(self, port_type: type[SyncPort | AsyncPort]) -> Holder | None:
+    async def _holder(self, port_type: PortType) -> Holder | None:
         sights = await self._look(port_type)
         return sights[0].holder if sights else None
 
-    async def _look(self, port_type: type[SyncPort | AsyncPort]) -> list[Sight]:
+    async def _look(self, port_type: PortType) -> list[Sight]:
         plan = self._plan()
         return await self._primitive(plan).holders(port_type(plan.server), plan.keys(self.name))
 
-    async def _clear(
-        self, port_type: type[SyncPort | AsyncPort], by: str, reason: str
-    ) -> Holder | None:
+    async def _clear(self, port_type: PortType, by: str, reason: str) -> Holder | None:
         by, reason = validate_operator(by, reason)
         first = seen = await self._look(port_type)
         plan = self._plan()
@@ -448,7 +446,7 @@ class Lock(Entered):
 
     async def _attempt(
         self,
-        port_type: type[SyncPort | AsyncPort],
+        port_type: PortType,
         wait: float | None = UNSET,
         *,
         whole: bool = False,

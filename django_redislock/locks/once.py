@@ -64,7 +64,7 @@ from ..settings.validators import (
     validate_kept,
     validate_wait,
 )
-from ..transport.ports import AsyncPort, SyncPort
+from ..transport.ports import AsyncPort, PortType, SyncPort
 from .decorate import AnyFunction, FunctionDecorator, LockFor
 from .redis_lock import redis_lock
 
@@ -82,7 +82,7 @@ awaiting_commit: weakref.WeakSet[Lease] = weakref.WeakSet()
 
 
 async def acquire_unless_recorded(
-    port_type: type[SyncPort | AsyncPort],
+    port_type: PortType,
     lock: Lock,
     answers: Callable[[bytes | None, Lease | None], bool],
     *,
@@ -380,7 +380,7 @@ class once(FunctionDecorator[Literal["skip"]]):
 
     # The coroutines that the twins share.
 
-    async def _begin(self, lock: Lock, port_type: type[SyncPort | AsyncPort]) -> Completion | None:
+    async def _begin(self, lock: Lock, port_type: PortType) -> Completion | None:
         """Return the work for the first caller, or None if there is nothing to do."""
         try:
             lease = await acquire_unless_recorded(
@@ -413,7 +413,7 @@ class once(FunctionDecorator[Literal["skip"]]):
             wait = max(wait, ROLLBACK_RELEASE)
         return wait
 
-    async def _forget(self, port_type: type[SyncPort | AsyncPort]) -> None:
+    async def _forget(self, port_type: PortType) -> None:
         lock = self._named()
         await record.forget(port_type(lock._plan().server), lock._keys())
 
@@ -500,9 +500,7 @@ async def ainitialise(name: str, value: Any, **options: Unpack[InitialiseOptions
     return await _initialise(AsyncPort, name, value, {**options})
 
 
-async def _initialise(
-    port_type: type[SyncPort | AsyncPort], name: str, value: Any, given: dict[str, Any]
-) -> Any:
+async def _initialise(port_type: PortType, name: str, value: Any, given: dict[str, Any]) -> Any:
     ttl = validate_kept(given.pop("ttl", None), "ttl")
     of_lock = {option: given.pop(option) for option in ("using", "scope") if option in given}
     refuse_unknown(given, "initialise", OF_A_RESULT)

@@ -18,7 +18,7 @@ from ..primitives.keys import KeysTogether, validate_key, validate_name
 from ..settings import conf, kinds
 from ..settings.naming import name_maker
 from ..settings.validators import validate_flag, validate_limit
-from ..transport.ports import AsyncPort, SyncPort
+from ..transport.ports import PortType
 from .decorate import FunctionDecorator
 
 MAX_NAMES = 250
@@ -322,7 +322,7 @@ class MultiLock(FunctionDecorator[OnConflict_co], Lock):
             return None
         return self._held_already(plan, [own] if own else [], wait)
 
-    async def _look(self, port_type: type[SyncPort | AsyncPort]) -> list[Sight]:
+    async def _look(self, port_type: PortType) -> list[Sight]:
         port = port_type(self._plan().server)
         return [sight for keys in self._keys().parts for sight in await mutex.holders(port, keys)]
 

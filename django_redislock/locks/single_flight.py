@@ -46,7 +46,7 @@ from ..settings.validators import (
     validate_kept,
     validate_period_or_none,
 )
-from ..transport.ports import AsyncPort, SyncPort
+from ..transport.ports import AsyncPort, PortType, SyncPort
 from .decorate import AnyFunction, FunctionDecorator, LockFor
 from .once import acquire_unless_recorded, write_at_release
 from .redis_lock import redis_lock
@@ -333,7 +333,7 @@ class _Caller:
     def _left(self) -> float | None:
         return None if self._end is None else max(0.0, self._end - now())
 
-    async def acquire(self, port_type: type[SyncPort | AsyncPort]) -> Lease:
+    async def acquire(self, port_type: PortType) -> Lease:
         """Return the lease under which to compute. Raises `Done` if there is a result."""
         pattern = KEPT if self._keeps else ""
         stale = self.decorator._stale if self._keeps else None

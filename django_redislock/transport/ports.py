@@ -527,6 +527,9 @@ class AsyncPort(BasePort):
         self._woken.clear()
 
 
+PortType = type[SyncPort | AsyncPort]
+
+
 def straight(
     server: Server, terms: Terms, until: float, request: Request, packed: Command | None = None
 ) -> int | SyncPort:

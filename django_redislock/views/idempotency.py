@@ -61,7 +61,7 @@ from ..settings.validators import (
     validate_max_size,
     validate_period,
 )
-from ..transport.ports import AsyncPort, SyncPort, keep
+from ..transport.ports import AsyncPort, PortType, SyncPort, keep
 from . import responses
 from .decorator import (
     Call,
@@ -523,7 +523,7 @@ class _KeyedRequest:
             attempt.record(self._packed(response) if kept else None)
             return response
 
-    async def acquire(self, port_type: type[SyncPort | AsyncPort]) -> Lease:
+    async def acquire(self, port_type: PortType) -> Lease:
         """Return the lease under which to carry the request out.
 
         Raises `Done` if it was carried out; `LockNotAcquired` if another request with this key
@@ -541,7 +541,7 @@ class _KeyedRequest:
                 raise
         raise Done(known)
 
-    async def _record(self, port_type: type[SyncPort | AsyncPort]) -> bytes | None:
+    async def _record(self, port_type: PortType) -> bytes | None:
         port = port_type(self.lock._plan().server)
         try:
             return await record.read(port, self.lock._keys())
