@@ -501,8 +501,8 @@ FAULTS = [
     ),
     Fault(
         "inbox: the thread that looks after it takes a waiter's place, again and again",
-        "idle[-1].set()",
-        "self._idle.popitem()[1].set()",
+        "idle[-1].put(None)",
+        "self._idle.popitem()[1].put(None)",
         "tests/faults/test_idle_inbox.py -k one_waits",
     ),
     Fault(
