@@ -37,7 +37,7 @@ from django_redislock.primitives.contract import Claim, run
 from django_redislock.primitives.keys import Keys
 from django_redislock.primitives.work import Work
 from django_redislock.tasks import TaskConflict, TaskEvent, guarded, limited, task_event, unique
-from django_redislock.tasks.upkeep import upkeep
+from django_redislock.tasks.guarded import upkeep
 from django_redislock.testing import redis_unavailable, tasks_coalesced
 from django_redislock.transport.ports import SyncPort
 from django_redislock.transport.server import server_of
