@@ -9,8 +9,8 @@ def reindex(pk): ...
 
 from ..primitives.work import NotBegun, TaskConflict
 from .decorators import limited, register, unique
-from .events import TaskEvent, task_event
 from .guarded import Delivery, Guarded, Queue
+from .rules import TaskEvent, task_event
 
 __all__ = [
     "Delivery",

@@ -1,10 +1,17 @@
-"""What holds for the tasks of one name: how many may wait, and how many may run."""
+"""What holds for the tasks of one name: how many may wait, and how many may run. And the events of
+these tasks."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple, TypedDict, Unpack
 
+from django.dispatch import Signal
+
+from .. import signals
+from ..base.people import log_extra
 from ..lease.plan import Plan, plan_of
 from ..primitives import work
 from ..primitives.contract import run
@@ -24,7 +31,43 @@ from ..settings.validators import (
     validate_whole,
 )
 from ..transport.ports import SyncPort
-from .events import What, tell
+
+# Events: each is a signal and a line in the log.
+#
+# @receiver(task_event) def count(event: TaskEvent, **kwargs): ...
+
+
+logger = logging.getLogger("django_redislock")
+
+What = Literal["claimed", "coalesced", "replaced", "parked", "promoted", "healed"]
+
+task_event = Signal()
+"""Sent, in a thread of its own, when a task is claimed, coalesced with another call, replaced,
+parked, promoted or healed; `event` is a `TaskEvent`."""
+
+_MESSAGES: dict[What, str] = {
+    "claimed": "The task %(id)s has claimed %(name)r.",
+    "coalesced": "A call for %(name)r is one with the task %(id)s.",
+    "replaced": "The task %(id)s that waited for %(name)r was replaced.",
+    "parked": "The task %(id)s is parked: %(name)r has no permit.",
+    "promoted": "The task %(id)s, parked for %(name)r, is sent again.",
+    "healed": "Tasks of %(name)r that a killed process has left go on.",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskEvent:
+    """An event of the tasks of one name."""
+
+    what: What
+    name: str
+    using: str
+    id: str
+    """The id of the task at its queue; "" if several are meant."""
+
+
+# Rules.
+
 
 QUEUED_FOR = 3600.0
 """Seconds that a message may wait in its queue, unless `unique` says it."""
@@ -63,7 +106,12 @@ class Named(NamedTuple):
 
     def tell(self, what: What, id: str = "") -> None:
         """Log an event, and send its signal."""
-        tell(what, self.name, self.plan.policy.using, id)
+        event = TaskEvent(what=what, name=self.name, using=self.plan.policy.using, id=id)
+        level = logging.INFO if what in ("healed", "replaced") else logging.DEBUG
+        if logger.isEnabledFor(level):
+            fields = asdict(event)
+            logger.log(level, _MESSAGES[what], fields, extra=log_extra("task", fields))
+        signals.deliver_later(task_event, event, what, self.name)
 
 
 class Rule:

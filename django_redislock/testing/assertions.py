@@ -20,7 +20,7 @@ from ..primitives.work import PREFIX
 from ..settings import conf
 from ..settings.validators import validate_whole
 from ..signals import LockEvent
-from ..tasks.events import TaskEvent, task_event
+from ..tasks.rules import TaskEvent, task_event
 from ..transport.ports import SyncPort
 from ..transport.server import every
 from .condition import Condition, await_receivers, matches, validate_pattern

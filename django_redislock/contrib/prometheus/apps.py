@@ -13,7 +13,7 @@ class PrometheusConfig(AppConfig):
 
     def ready(self) -> None:
         # Imported here, since the import registers the metrics.
-        from ...tasks.events import task_event
+        from ...tasks import task_event
         from .metrics import count, count_task
 
         signals.observe(count)

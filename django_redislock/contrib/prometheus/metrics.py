@@ -10,7 +10,7 @@ from typing import Any
 from django.core.exceptions import ImproperlyConfigured
 
 from ...signals import LockEvent
-from ...tasks.events import TaskEvent
+from ...tasks import TaskEvent
 from ..held import HeldLeases, pattern
 
 try:
