@@ -183,7 +183,7 @@ def release_straight(server: Server, claim: Claim) -> SyncPort | None:
         return SyncPort(server)
     if claim.short and (request := claim.primitive.dropping(claim)):
         found = straight(server, NO_TERMS, NEVER, request)
-    elif claim.packed_release is not None:
+    elif claim.packed_release is not None and not server.clustered:
         found = straight(server, NO_TERMS, NEVER, *claim.packed_release)
     else:
         return SyncPort(server)

@@ -37,7 +37,9 @@ def flushed(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         redis.script_flush()
         return await script(*args)
 
-    def noted(body: str, keys: Sequence[str], args: Sequence[Any], how: str) -> Command:
+    def noted(
+        body: str, keys: Sequence[str], args: Sequence[Any], how: str = "EVALSHA"
+    ) -> Command:
         called.append(how)
         return pack(body, keys, args, how)
 
