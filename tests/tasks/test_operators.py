@@ -377,19 +377,24 @@ class TestSweep:
         assert [one.id for one in sync.backlog.messages] == ["m3"]
 
     def test_the_scheduler_sweeps(
-        self, sync: Task, redis: Redis, monkeypatch: pytest.MonkeyPatch
+        self,
+        sync: Task,
+        redis: Redis,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
     ) -> None:
-        """`runperiodic` does it by itself, and a server that is away stops nothing."""
+        """`runperiodic` does it by itself. A server that is away stops nothing, and is named
+        once."""
         park(sync, 1)
         lose_leases(redis)
-        rounds = iter([None, None])
+        rounds = iter([None, None, None])
 
         def sleep(_seconds: float) -> None:
             if next(rounds, "over") == "over":
                 raise KeyboardInterrupt
 
         monkeypatch.setattr("django_redislock.management.subcommands.tasks.time.sleep", sleep)
-        calls = iter([LockUnavailable("away")])
+        calls = iter([LockUnavailable("away"), LockUnavailable("still away")])
         original = listed
 
         def away(using: str) -> list[str]:
@@ -401,6 +406,8 @@ class TestSweep:
         with pytest.raises(KeyboardInterrupt):
             keep_swept()
         assert [one.id for one in sync.backlog.messages] == ["m3"]
+        said = [one.message for one in caplog.records if one.levelname == "WARNING"]
+        assert said == ["Tasks on 'default' were not swept: away"]
 
 
 def test_the_counter(sync: Task) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from django.core.management.base import CommandError
 
 from ...base.exceptions import LockError
-from ...commands import BUSY
+from ...commands import BUSY, USAGE
 from ...inspection.inspector import servers
 from ...inspection.tasks import NAMES, TASKS, Stage, TasksInfo, drop_claim, names, tasks
 from ...inspection.words import clean, count, duration
@@ -19,7 +19,7 @@ from ...settings import conf
 from ...tasks import guarded
 from ...tasks.guarded import Swept
 from ...tasks.rules import Limit
-from ..arguments import FREE, PLACEHOLDER, USAGE, Parser, command_line, operator, using_of
+from ..arguments import FREE, PLACEHOLDER, Parser, command_line, operator, using_of
 from ..output import Printer
 
 logger = logging.getLogger("django_redislock")
@@ -119,7 +119,8 @@ def sweep(found: TasksInfo) -> Swept:
 
 def keep_swept() -> None:
     """Sweep the names of all servers again and again, in a thread of its own: a queue may be slow
-    to take a message."""
+    to take a message. A failure is logged once, until it is over."""
+    failing: set[str] = set()
     while True:
         time.sleep(EVERY)
         for using in servers():
@@ -127,8 +128,11 @@ def keep_swept() -> None:
                 for found in names(using):
                     if found.lapsed or found.counts[Stage.PARKED] or not found.items:
                         sweep(found)
+                failing.discard(using)
             except LockError as error:
-                logger.warning("Tasks on %r were not swept: %s", using, error)
+                level = logging.DEBUG if using in failing else logging.WARNING
+                failing.add(using)
+                logger.log(level, "Tasks on %r were not swept: %s", using, error)
 
 
 class Sweep:
