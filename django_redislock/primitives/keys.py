@@ -265,8 +265,9 @@ def _validated(name: str) -> str:
         # The braces are the hash tag of our keys. Refusing them also catches the
         # forgotten f, which would lock one literal name for all invoices.
         raise ValueError(
-            f"name contains a brace: {name!r}. Braces mark the name in its Redis keys. Templates "
-            f"are for decorators; in a with statement, write an f-string"
+            f"name contains a brace: {name!r}. Braces mark the name in its Redis keys, so no "
+            f"value in it may have one. Templates are for decorators; in a with statement, write "
+            f"an f-string"
         )
     if " at 0x" in name:
         # The text of an object that has none of its own, as in "import:{self}".
