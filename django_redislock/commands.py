@@ -20,6 +20,7 @@ from .inspection.waiting_line import progress_line, waiting_line
 from .lease.lease import Lease
 from .lease.lock import Lock, OnConflict_co, Options
 from .locks.decorate import NO_LOCK, acquire
+from .primitives.keys import validate_name
 from .settings.naming import name_maker
 from .settings.validators import validate_seconds, validate_ttl, validate_wait
 
@@ -28,6 +29,8 @@ from .settings.validators import validate_seconds, validate_ttl, validate_wait
 BUSY = 75
 UNAVAILABLE = 69
 LOST = 76
+USAGE = 2
+"""Wrong usage, as argparse has it."""
 
 INSIDE = 'write lock_options = {{"reentrant": True}} in the class of the inner command'
 
@@ -170,7 +173,12 @@ class LockedCommand(BaseCommand):
         """Run `handle()` under the lock."""
         terms: Any = {"label": f"manage.py {self._command()}", **self.lock_options, **given}
         at_least_for = validate_seconds(terms.pop("at_least_for", 0.0), "at_least_for")
-        lock = Lock(self._lock_name({**options, "args": args}), **terms)._advising(INSIDE)
+        name = self._lock_name({**options, "args": args})
+        try:
+            validate_name(name)
+        except ValueError as error:  # of an option's value
+            raise self._failure(str(error), USAGE) from error
+        lock = Lock(name, **terms)._advising(INSIDE)
         lease = None
         quiet = not options.get("verbosity", 1)
         try:

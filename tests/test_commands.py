@@ -34,8 +34,8 @@ from django_redislock import (
     redis_lock,
 )
 from django_redislock.base.clock import now
-from django_redislock.commands import BUSY, LOST, UNAVAILABLE, LockedCommand
-from django_redislock.management.arguments import MISCONFIGURED, USAGE
+from django_redislock.commands import BUSY, LOST, UNAVAILABLE, USAGE, LockedCommand
+from django_redislock.management.arguments import MISCONFIGURED
 from django_redislock.management.subcommands.run import NOT_EXECUTABLE, NOT_FOUND
 from django_redislock.testing import redis_unavailable
 from tests.docs.world import examples
@@ -316,10 +316,15 @@ class TestTheName:
         call_command(importer, "BANK")
         assert names == ["import:bank"]
 
-    def test_that_is_no_name(self) -> None:
-        """The rules for names are those of other locks."""
-        with pytest.raises(ValueError, match="name is empty"):
-            call_command(command(lock_name="{source}", add_arguments=taking("source")), "")
+    @pytest.mark.parametrize(
+        ("source", "says"), [("", "name is empty"), ("a\nb", "can't be printed")]
+    )
+    def test_that_is_no_name(self, source: str, says: str) -> None:
+        """The rules for names are those of other locks. An option may break them, so that is wrong
+        usage, and no traceback."""
+        with pytest.raises(CommandError, match=says) as caught:
+            call_command(command(lock_name="{source}", add_arguments=taking("source")), source)
+        assert caught.value.returncode == USAGE
 
 
 class TestOptions:

@@ -20,7 +20,7 @@ from django.db import connections
 from ..base import people
 from ..base.exceptions import LockError, LockUnavailable
 from ..base.servers import aliases_of
-from ..commands import BUSY, LOST, UNAVAILABLE, Stderr
+from ..commands import BUSY, LOST, UNAVAILABLE, USAGE, Stderr
 from ..inspection import Inspector, Listing, LockInfo, inspectors
 from ..inspection.inspector import RedlockInspector, inspector_of
 from ..inspection.words import clean
@@ -32,7 +32,6 @@ from ..settings.validators import MAX_TTL
 
 
 WRONG = 1
-USAGE = 2
 """argparse's exit code."""
 FREE = 3
 """The exit code of service managers for a service that is not running."""

@@ -11,8 +11,9 @@ from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from django_redislock.commands import USAGE
 from django_redislock.contrib.once.models import Record
-from django_redislock.management.arguments import MISCONFIGURED, USAGE
+from django_redislock.management.arguments import MISCONFIGURED
 from django_redislock.management.subcommands import records
 from tests.operations.calling import Done, call
 

@@ -18,7 +18,7 @@ from typing import Any
 from django.core.management.base import CommandError
 
 from ...base.exceptions import LockUnavailable
-from ...commands import BUSY, UNAVAILABLE
+from ...commands import BUSY, UNAVAILABLE, USAGE
 from ...inspection import HolderInfo, Inspector, LockInfo, State
 from ...inspection.clearing import ClearOutcome, Target
 from ...inspection.sheet import LOCKS
@@ -27,7 +27,6 @@ from ...inspection.words import clean, count, duration
 from ..arguments import (
     FREE,
     PLACEHOLDER,
-    USAGE,
     WRONG,
     Parser,
     command_line,

@@ -16,6 +16,7 @@ from django.core.exceptions import FieldDoesNotExist, FieldError
 from django.core.management.base import CommandError
 from django.db import DEFAULT_DB_ALIAS, models
 
+from ...commands import USAGE
 from ...fencing import FencingTokenField
 from ...inspection.words import clean, count, duration
 from ...primitives import fence
@@ -25,7 +26,7 @@ from ...primitives.keys import Keys, validate_name
 from ...settings import conf
 from ...transport.ports import SyncPort
 from ...transport.server import server_of
-from ..arguments import USAGE, Parser, command_line, number_argument, using_of
+from ..arguments import Parser, command_line, number_argument, using_of
 from ..output import Printer
 
 FIELD = "fencing_token"

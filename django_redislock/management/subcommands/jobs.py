@@ -10,11 +10,12 @@ from typing import Any
 from django.core.management.base import CommandError
 
 from ...base import people
+from ...commands import USAGE
 from ...inspection.sheet import RUNS, Column
 from ...inspection.words import NOTHING, clean, count, instant, since, unattended, until
 from ...periodic.report import JobInfo, JobState, Ledger, silent_for
 from ...primitives.ledger import RunOutcome
-from ..arguments import NO_JOBS, USAGE, WRONG, Parser, job_of_name, operator
+from ..arguments import NO_JOBS, WRONG, Parser, job_of_name, operator
 from ..output import Cell, Printer
 
 _MARKS = {

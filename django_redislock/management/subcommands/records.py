@@ -12,9 +12,10 @@ from django.db import router
 from django.db.models import Count, Min, Q
 from django.utils import timezone
 
+from ...commands import USAGE
 from ...inspection.words import count
 from ...locks import in_transaction
-from ..arguments import USAGE, Parser, command_line
+from ..arguments import Parser, command_line
 from ..output import Printer
 
 BATCH = 500
