@@ -100,7 +100,7 @@ nitpick_ignore_regex = [
     (r"py:class", r"django_redislock\.(transport\.cluster\.Cluster|lease\..*)"),
     (r"py:class", r"django_redislock\.testing\.condition\.Condition"),
     (r"py:class", r"django_redislock\.(commands\.Command|locks\.once\.Initialise)Options"),
-    (r"py:class", r"django_redislock\.(inspection\.listing\.Part|tasks\.events\.TaskEvent)"),
+    (r"py:class", r"django_redislock\.(inspection\.listing\.Part|tasks\.rules\.TaskEvent)"),
     # Type variables.
     (r"py:class", r"django_redislock\..*\.[A-Z]"),
 ]
