@@ -390,7 +390,8 @@ class Lock(Entered):
         return hold, self._blocks[hold]
 
     def _left(self, hold: Hold | None) -> None:
-        self._blocks.pop(hold, None)  # type: ignore[arg-type]
+        if hold is not None:
+            self._blocks.pop(hold, None)
 
     def _refuse_skips(self) -> None:
         said = self._explicit

@@ -91,6 +91,14 @@ def _alone(keys: Sequence[str]) -> list[str]:
     return [key.alone or keys[0] if isinstance(key, Shared) else key for key in keys]
 
 
+def _command(
+    script: str, body: str, keys: Sequence[str], args: Sequence[Word], how: str = "EVALSHA"
+) -> Command:
+    """Return the command that runs a script, as it is sent to a server."""
+    command = packed_script(body, keys, args, how)
+    return command.behind(PING) if script in scripts.WAKING else command
+
+
 class BasePort:
     """The common part of both ports."""
 
@@ -147,8 +155,7 @@ class BasePort:
 
     def packed(self, request: Request) -> Packed:
         script, keys, args = request
-        command = packed_script(scripts.load(script).sha, keys, args)
-        return request, command.behind(PING) if script in scripts.WAKING else command
+        return request, _command(script, scripts.load(script).sha, keys, args)
 
     def limit(self, left: float) -> None:
         replicas_timeout = self._terms.replicas_timeout if self._terms.replicas else 0.0
@@ -175,7 +182,6 @@ class BasePort:
         ready, self.ready = self.ready, None
         how, body = "EVALSHA", script.sha
         short = name in scripts.AT_ONCE
-        wakes = name in scripts.WAKING
         if clustered:
             if short:
                 return None
@@ -189,8 +195,7 @@ class BasePort:
                     else:
                         command, ready = ready, None
                         if command is None:
-                            command = packed_script(body, keys, args, how)
-                            command = command.behind(PING) if wakes else command
+                            command = _command(name, body, keys, args, how)
                         answer = await self._execute(command)
                     break
                 except NoScriptError:  # after a restart, or SCRIPT FLUSH
